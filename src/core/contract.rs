@@ -1,0 +1,337 @@
+//! The two vocabularies of the program. The shell turns kernel events into `Input`s and performs `Output`s; between
+//! them the core decides. A reader who knows these enums knows the program.
+//!
+//! Inputs are in the past tense: they have happened. Outputs are imperative: the shell must do them, and what comes
+//! of it is a later `Input`. Nothing here can fail, block or ask the time.
+
+use crate::api::auth::Principal;
+use crate::api::fault::Fault;
+use crate::core::definition::Definition;
+use crate::ids::{ConnId, InstanceId, ServerId, StoreSeq};
+use crate::wire::lines::Line;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use std::sync::Arc;
+
+/// The time, read once per turn: `mono_ms` for every wait, `unix_ms` only to be shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Now {
+    pub mono_ms: u64,
+    pub unix_ms: u64,
+}
+
+#[derive(Debug)]
+pub enum Input<'a> {
+    // --- the daemon itself
+    /// Whatever an earlier daemon left behind is gone.
+    Swept,
+    /// SIGTERM or SIGINT.
+    ShutdownAsked,
+
+    // --- the store
+    /// Connected. The first time it brings everything that was stored.
+    StoreOpened { snapshot: Option<Box<Snapshot>> },
+    StoreLost { why: String },
+    StoreDone { seq: StoreSeq, outcome: StoreOutcome },
+
+    // --- clients
+    Asked { conn: ConnId, who: Principal, ask: Ask<'a> },
+    ClientGone { conn: ConnId },
+
+    // --- instances
+    Launched { instance: InstanceId },
+    LaunchFailed { instance: InstanceId, why: LaunchFault },
+    LineRead { instance: InstanceId, line: Line<'a> },
+    StdoutClosed { instance: InstanceId },
+    StderrRead { instance: InstanceId, bytes: &'a [u8] },
+    /// Always the last word about an instance that was launched; stdout has been read to its end before.
+    Exited { instance: InstanceId, exit: Exit },
+}
+
+#[derive(Debug)]
+pub enum Output {
+    // --- clients
+    Answer { conn: ConnId, answer: Answer },
+    /// One more event on a stream that was opened with `Answer::Follow`.
+    Stream { conn: ConnId, entry: LogEntry },
+
+    // --- instances
+    Launch { instance: InstanceId, server: ServerId, definition: Arc<Definition> },
+    /// Bytes for the server's stdin, one or more whole messages.
+    Write { instance: InstanceId, bytes: Vec<u8> },
+    /// No more will be written: close stdin once it is flushed.
+    CloseStdin { instance: InstanceId },
+    Signal { instance: InstanceId, signal: StopSignal },
+    /// The instance is over: remove its container, cgroup and files.
+    Discard { instance: InstanceId },
+    /// The server is gone for good: remove its volumes too.
+    RemoveVolumes { server: ServerId, name: String },
+
+    // --- the store
+    Store { seq: StoreSeq, op: StoreOp },
+
+    // --- the daemon itself
+    /// Everything is down and written; leave.
+    Exit,
+}
+
+// --- what clients ask, and what they get ------------------------------------------------------------------------
+
+/// `:id` of a path: a UUID or a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServerRef {
+    Id(ServerId),
+    Name(String),
+}
+
+#[derive(Debug)]
+pub enum Ask<'a> {
+    Register { definition: Box<Definition>, wait: bool },
+    List { status: Option<String>, name: Option<String> },
+    Get { server: ServerRef },
+    Patch { server: ServerRef, change: Box<Change> },
+    /// `method` and `params` are valid JSON text, as the client wrote them (`method` with its quotes).
+    Call { server: ServerRef, method: &'a RawValue, params: Option<&'a RawValue>, timeout_ms: Option<u64> },
+    Restart { server: ServerRef },
+    Stop { server: ServerRef },
+    Start { server: ServerRef },
+    Delete { server: ServerRef, volumes: bool },
+    Logs { server: ServerRef, tail: usize, follow: bool, format: LogFormat },
+    Tools { server: ServerRef },
+    Ready,
+    TokenCreate { name: String, scopes: Vec<String>, servers: Vec<String> },
+    TokenList,
+    TokenRevoke { name: String },
+}
+
+/// A new definition of a server, made from its present one; `enabled` stops or starts it.
+#[derive(Debug)]
+pub struct Change {
+    /// The body of the PATCH, a JSON object; merged by `api::register::merge`.
+    pub fields: serde_json::Map<String, serde_json::Value>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+#[derive(Debug, PartialEq)]
+pub enum Answer {
+    Registered(Box<StatusView>),
+    Status(Box<StatusView>),
+    List(Vec<StatusView>),
+    Deleted,
+    /// The server's own `result`, byte for byte.
+    Result(Vec<u8>),
+    /// The server's own `error` object, byte for byte, and its code.
+    ServerError { code: i64, error: Vec<u8> },
+    /// The cached answer to `tools/list`, or none: the server has not told its tools yet.
+    Tools(Option<Vec<u8>>),
+    Logs { entries: Vec<LogEntry>, format: LogFormat },
+    /// As `Logs`, and the connection stays open for `Output::Stream`.
+    Follow { entries: Vec<LogEntry> },
+    Ready { ready: bool, reasons: Vec<String> },
+    /// The only time the token itself is seen.
+    TokenCreated { token: Token, secret: String },
+    Tokens(Vec<Token>),
+    TokenRevoked,
+    Refused(Fault),
+}
+
+/// The status object of SPEC §2, before it becomes JSON.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StatusView {
+    pub id: ServerId,
+    pub definition: Arc<Definition>,
+    /// The provider in use, or the one the next start will use.
+    pub provider: String,
+    pub status: Status,
+    pub bridge_connected: bool,
+    pub restart_count: u64,
+    pub last_crash: Option<LastCrash>,
+    pub last_error: Option<String>,
+    pub uptime_ms: Option<u64>,
+    pub in_flight: usize,
+    pub waiting: usize,
+    pub crash_level: u32,
+    /// Wall clock time of the next start, if one is scheduled.
+    pub next_attempt_unix_ms: Option<u64>,
+    /// `serverInfo` of the handshake, byte for byte.
+    pub server_info: Option<Vec<u8>>,
+    pub protocol_version: Option<String>,
+    pub usage: Option<Usage>,
+    pub created_unix_ms: u64,
+    pub last_used_unix_ms: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    Starting,
+    Ready,
+    Unresponsive,
+    Stopping,
+    Stopped,
+    Restarting,
+    Backoff,
+    Failed,
+}
+
+impl Status {
+    pub fn wire(self) -> &'static str {
+        match self {
+            Status::Starting => "starting",
+            Status::Ready => "ready",
+            Status::Unresponsive => "unresponsive",
+            Status::Stopping => "stopping",
+            Status::Stopped => "stopped",
+            Status::Restarting => "restarting",
+            Status::Backoff => "backoff",
+            Status::Failed => "failed",
+        }
+    }
+
+    pub fn container_status(self) -> &'static str {
+        match self {
+            Status::Starting | Status::Ready | Status::Unresponsive | Status::Stopping => "running",
+            Status::Stopped | Status::Failed => "stopped",
+            Status::Restarting | Status::Backoff => "restarting",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LastCrash {
+    pub at_unix_ms: u64,
+    pub exit_code: Option<i32>,
+    pub signal: Option<i32>,
+    pub oom: bool,
+    pub stderr_tail: Vec<String>,
+}
+
+/// What the cgroup says of an instance.
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct Usage {
+    pub cpu_percent: f64,
+    pub cpu_ms_total: u64,
+    pub memory_bytes: u64,
+    pub pids: u64,
+    pub disk_bytes: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogEntry {
+    pub at_unix_ms: u64,
+    pub instance: Option<InstanceId>,
+    pub source: LogSource,
+    pub text: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogSource {
+    Stderr,
+    /// Stdout that was no JSON-RPC.
+    Noise,
+    Lifecycle,
+}
+
+// --- instances ----------------------------------------------------------------------------------------------------
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StopSignal {
+    Term,
+    Kill,
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exit {
+    pub cause: ExitCause,
+    /// The kernel's OOM killer was at work in its cgroup.
+    pub oom: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExitCause {
+    Code(i32),
+    Signal(i32),
+}
+
+/// Why a container could not be started at all.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaunchFault {
+    pub kind: LaunchFaultKind,
+    pub message: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LaunchFaultKind {
+    ImageNotFound,
+    ProviderUnusable,
+    Rootfs,
+    Runtime,
+    Internal,
+}
+
+// --- the store ----------------------------------------------------------------------------------------------------
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Snapshot {
+    pub servers: Vec<StoredServer>,
+    pub tokens: Vec<(uuid::Uuid, Token)>,
+}
+
+/// One row of `kb.agent_workspaces`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredServer {
+    pub id: ServerId,
+    pub definition: Definition,
+    pub desired_up: bool,
+    pub status: StoredStatus,
+    pub created_unix_ms: u64,
+}
+
+/// What is written behind: the last known state, for the next daemon and for whoever reads the table.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredStatus {
+    pub status: Status,
+    pub restart_count: u64,
+    pub last_crash: Option<LastCrash>,
+    pub last_error: Option<String>,
+    pub last_used_unix_ms: Option<u64>,
+}
+
+/// A bearer token as it is stored: its SHA-256, never itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Token {
+    pub name: String,
+    pub hash: [u8; 32],
+    pub scopes: Vec<String>,
+    /// Empty: all servers.
+    pub servers: Vec<String>,
+    pub created_unix_ms: u64,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum StoreOp {
+    InsertServer(Box<StoredServer>),
+    /// Definition and desired state of a server that is there.
+    UpdateServer { id: ServerId, definition: Arc<Definition>, desired_up: bool },
+    /// Also of a server that is not there: it undoes an insert whose fate is unknown.
+    DeleteServer { id: ServerId },
+    SaveStatus { id: ServerId, status: Box<StoredStatus> },
+    InsertToken { id: uuid::Uuid, token: Token },
+    DeleteToken { name: String },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreOutcome {
+    Committed,
+    /// The database refused it (a constraint); it will refuse it again.
+    Rejected(String),
+    /// No connection, or it broke meanwhile: it may or may not have been committed.
+    Unknown(String),
+}

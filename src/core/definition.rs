@@ -1,0 +1,139 @@
+//! What a server is, as its operator defined it: validated once by `api/register.rs`, kept in the store as JSON, and
+//! read by the core (policy), the sandbox (spec) and the API (status). It never changes while an instance lives.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Definition {
+    pub name: String,
+    pub source: Source,
+    /// Empty: the image's own command.
+    pub cmd: Vec<String>,
+    pub stdio_bridge: bool,
+    pub restart_policy: RestartPolicy,
+    /// Values are secrets: never shown, never logged.
+    pub environment: BTreeMap<String, String>,
+    pub volumes: Vec<String>,
+    pub resource_limits: ResourceLimits,
+    /// A provider named in the registration, or none: the daemon's default at the time of each start.
+    pub provider: Option<String>,
+    pub ports: Vec<PortMapping>,
+    pub network: Option<String>,
+    pub user: Option<String>,
+    pub workdir: Option<String>,
+    pub files: BTreeMap<String, String>,
+    pub max_in_flight: u32,
+    pub queue_max: u32,
+    pub shared: bool,
+    pub framing: Framing,
+    pub request_timeout_ms: u64,
+    pub startup_timeout_ms: u64,
+    pub health: Health,
+    pub crash_loop: CrashLoop,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// `name[:tag]` of an image in the image store.
+    Image(String),
+    /// A read-only view of the host's `/usr` and friends.
+    HostRootfs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RestartPolicy {
+    Always,
+    OnFailure,
+    Never,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Framing {
+    Auto,
+    Newline,
+    ContentLength,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResourceLimits {
+    /// Thousandths of a core.
+    pub cpu_milli: u32,
+    pub memory_bytes: u64,
+    pub disk_bytes: u64,
+    pub pids: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortMapping {
+    pub host: u16,
+    pub container: u16,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Health {
+    pub heartbeat_ms: u64,
+    pub probe_timeout_ms: u64,
+    pub on_unresponsive: OnUnresponsive,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnUnresponsive {
+    Report,
+    Restart,
+}
+
+/// When deaths become a crash loop, and what follows then.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CrashLoop {
+    /// More deaths than this within `window_ms` are a loop.
+    pub threshold: u32,
+    pub window_ms: u64,
+    /// The delays of a loop, level by level; the last one repeats.
+    pub schedule_ms: Vec<u64>,
+    /// Restarts before the server is given up as `failed`; none: without end.
+    pub max_attempts: Option<u32>,
+    /// The level falls back to nothing after so long in `ready`.
+    pub stable_ms: u64,
+    /// The schedule holds from the first death on, whatever the window.
+    pub relentless: bool,
+}
+
+impl Default for CrashLoop {
+    fn default() -> CrashLoop {
+        CrashLoop {
+            threshold: 3,
+            window_ms: 60_000,
+            schedule_ms: vec![5_000, 15_000, 45_000, 120_000, 300_000],
+            max_attempts: None,
+            stable_ms: 60_000,
+            relentless: false,
+        }
+    }
+}
+
+impl CrashLoop {
+    pub fn relentless() -> CrashLoop {
+        CrashLoop {
+            schedule_ms: vec![0, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000],
+            relentless: true,
+            ..CrashLoop::default()
+        }
+    }
+}
+
+impl Default for Health {
+    fn default() -> Health {
+        Health { heartbeat_ms: 30_000, probe_timeout_ms: 3_000, on_unresponsive: OnUnresponsive::Report }
+    }
+}
+
+impl Default for ResourceLimits {
+    fn default() -> ResourceLimits {
+        ResourceLimits { cpu_milli: 500, memory_bytes: 512 << 20, disk_bytes: 1 << 30, pids: 256 }
+    }
+}

@@ -1,0 +1,3 @@
+pub mod contract;
+pub mod definition;
+pub mod entropy;

@@ -1,0 +1,124 @@
+//! Every bound of the program, in one place. A queue, buffer or wait that is not bounded here is a bug.
+
+use std::time::Duration;
+
+const KIB: usize = 1024;
+const MIB: usize = 1024 * KIB;
+
+// --- HTTP, what a client may send -----------------------------------------------------------------------------
+
+/// Request line and headers together.
+pub const HEAD_MAX: usize = 32 * KIB;
+/// The request target alone; longer is 414.
+pub const TARGET_MAX: usize = 8 * KIB;
+pub const HEADERS_MAX: usize = 64;
+/// A request body; longer is 413.
+pub const BODY_MAX: usize = 8 * MIB;
+/// One chunk-size line with its extensions.
+pub const CHUNK_LINE_MAX: usize = 256;
+/// Client connections open at once; the next gets a canned 503.
+pub const CONNECTIONS_MAX: usize = 16 * KIB;
+/// What a client may leave unread before it is dropped (answers to one call may be larger: they are one message).
+pub const STREAM_BACKLOG_MAX: usize = MIB;
+/// Bytes taken from one source before the next has its turn.
+pub const READ_BUDGET: usize = 256 * KIB;
+
+/// From the first byte of a request (or the accept) to the end of its head.
+pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Between the head and the last byte of the body, and again for each `BODY_PROGRESS` bytes.
+pub const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+/// A kept-alive connection with no request.
+pub const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
+/// A client that takes nothing of its answer for so long is dropped.
+pub const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+
+// --- the bridge -------------------------------------------------------------------------------------------------
+
+/// One line of a server's stdout; a longer one is discarded to its end.
+pub const LINE_MAX: usize = 16 * MIB;
+/// What is kept of a line that is discarded, to tell whose answer it was.
+pub const LINE_HEAD_KEPT: usize = 4 * KIB;
+pub const LINE_TAIL_KEPT: usize = 256;
+/// Bytes that may wait for a server's stdin before calls to it are refused.
+pub const STDIN_BACKLOG_MAX: usize = 4 * BODY_MAX;
+pub const MAX_IN_FLIGHT_DEFAULT: u32 = 1;
+pub const MAX_IN_FLIGHT_MAX: u32 = 1024;
+pub const QUEUE_DEFAULT: u32 = 256;
+pub const QUEUE_LIMIT: u32 = 16 * 1024;
+/// Bytes of requests that may wait over all servers.
+pub const QUEUED_BYTES_MAX: usize = 256 * MIB;
+pub const REQUEST_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
+pub const REQUEST_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
+pub const STARTUP_TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
+/// For the daemon's own `tools/list` after the handshake.
+pub const TOOL_LIST_TIMEOUT: Duration = Duration::from_secs(10);
+/// A tool list that is larger is not cached.
+pub const TOOL_LIST_MAX: usize = 4 * MIB;
+/// `instructions` and the rest of an `initialize` result that is larger is not kept.
+pub const SERVER_INFO_MAX: usize = 64 * KIB;
+
+// --- logs -----------------------------------------------------------------------------------------------------
+
+/// One stderr line; the rest of a longer one becomes the next line.
+pub const LOG_LINE_MAX: usize = 4 * KIB;
+/// Lines and bytes kept per server.
+pub const LOG_LINES_KEPT: usize = 1000;
+pub const LOG_BYTES_KEPT: usize = 256 * KIB;
+/// Lines of stderr shown in `last_crash`.
+pub const CRASH_TAIL_LINES: usize = 20;
+/// Clients that may follow one server's log at once.
+pub const FOLLOWERS_MAX: usize = 64;
+
+// --- lifecycle --------------------------------------------------------------------------------------------------
+
+/// Starts under way at once. A start is mostly the runtime's CPU time, so more than a few per core only makes all of
+/// them late.
+pub const STARTS_AT_ONCE: usize = 16;
+/// Between SIGTERM and SIGKILL: one server stopped or restarted, and the whole daemon.
+pub const STOP_GRACE: Duration = Duration::from_secs(10);
+pub const SHUTDOWN_GRACE: Duration = Duration::from_secs(30);
+/// At shutdown calls in flight may finish within this part of the grace, before SIGTERM.
+pub const DRAIN_GRACE: Duration = Duration::from_secs(5);
+/// A launcher that takes longer is killed, and the launch has failed.
+pub const LAUNCH_TIMEOUT: Duration = Duration::from_secs(60);
+/// Between the end of a server's stdout and its SIGKILL, if it does not exit by itself.
+pub const STDOUT_CLOSED_GRACE: Duration = Duration::from_secs(2);
+/// What a launcher may say to the daemon.
+pub const REPORT_MAX: usize = 64 * KIB;
+
+// --- definitions ------------------------------------------------------------------------------------------------
+
+pub const SERVERS_MAX: usize = 4096;
+pub const NAME_MAX: usize = 63;
+pub const CMD_ARGS_MAX: usize = 256;
+pub const ENV_MAX: usize = 256;
+pub const VOLUMES_MAX: usize = 32;
+pub const PATH_MAX: usize = 1024;
+pub const FILES_MAX: usize = 64;
+/// All `files` of a definition together.
+pub const FILES_BYTES_MAX: usize = MIB;
+/// Any other string of a definition.
+pub const STRING_MAX: usize = 32 * KIB;
+
+// --- images -------------------------------------------------------------------------------------------------------
+
+pub const IMAGE_BYTES_MAX: u64 = 64 * 1024 * MIB as u64;
+pub const IMAGE_ENTRIES_MAX: u64 = 2_000_000;
+pub const IMAGE_LAYERS_MAX: usize = 128;
+pub const MANIFEST_MAX: u64 = 4 * MIB as u64;
+
+// --- the store ----------------------------------------------------------------------------------------------------
+
+/// Operations between the loop and the store thread.
+pub const STORE_CHANNEL: usize = 1024;
+/// A write that a client waits for; afterwards 503.
+pub const STORE_WAIT: Duration = Duration::from_secs(5);
+pub const TOKENS_MAX: usize = 4096;
+
+const _: () = assert!(LINE_HEAD_KEPT + LINE_TAIL_KEPT < LINE_MAX);
+const _: () = assert!(TARGET_MAX < HEAD_MAX);
+const _: () = assert!(BODY_MAX + HEAD_MAX < STDIN_BACKLOG_MAX, "one call must always fit the pipe's backlog");
+const _: () = assert!(FILES_BYTES_MAX < BODY_MAX, "a definition must fit a request body");
+const _: () = assert!(LINE_MAX >= TOOL_LIST_MAX);
+const _: () = assert!(QUEUED_BYTES_MAX > BODY_MAX);
+const _: () = assert!(DRAIN_GRACE.as_secs() < SHUTDOWN_GRACE.as_secs());

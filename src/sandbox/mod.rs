@@ -1,0 +1,9 @@
+pub mod cgroup;
+pub mod discard;
+pub mod image;
+pub mod launch;
+pub mod plan;
+pub mod probe;
+pub mod rootfs;
+pub mod spec;
+pub mod sweep;

@@ -1,0 +1,5 @@
+pub mod http_in;
+pub mod http_out;
+pub mod jsonrpc;
+pub mod lines;
+pub mod sse;
