@@ -25,8 +25,8 @@ pub const READ_BUDGET: usize = 256 * KIB;
 
 /// From the first byte of a request (or the accept) to the end of its head.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Between the head and the last byte of the body, and again for each `BODY_PROGRESS` bytes.
-pub const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+/// Between the end of the head and the last byte of the body, however large it is.
+pub const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 /// A kept-alive connection with no request.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 /// A client that takes nothing of its answer for so long is dropped.

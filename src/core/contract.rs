@@ -54,9 +54,11 @@ pub enum Output {
     Answer { conn: ConnId, answer: Answer },
     /// One more event on a stream that was opened with `Answer::Follow`.
     Stream { conn: ConnId, entry: LogEntry },
+    /// No more will come on that stream.
+    EndStream { conn: ConnId },
 
     // --- instances
-    Launch { instance: InstanceId, server: ServerId, definition: Arc<Definition> },
+    Launch { instance: InstanceId, provider: String, definition: Arc<Definition> },
     /// Bytes for the server's stdin, one or more whole messages.
     Write { instance: InstanceId, bytes: Vec<u8> },
     /// No more will be written: close stdin once it is flushed.
@@ -65,7 +67,7 @@ pub enum Output {
     /// The instance is over: remove its container, cgroup and files.
     Discard { instance: InstanceId },
     /// The server is gone for good: remove its volumes too.
-    RemoveVolumes { server: ServerId, name: String },
+    RemoveVolumes { name: String },
 
     // --- the store
     Store { seq: StoreSeq, op: StoreOp },
@@ -161,6 +163,8 @@ pub struct StatusView {
     /// `serverInfo` of the handshake, byte for byte.
     pub server_info: Option<Vec<u8>>,
     pub protocol_version: Option<String>,
+    /// The instance that `usage` is read from when the answer is given.
+    pub instance: Option<InstanceId>,
     pub usage: Option<Usage>,
     pub created_unix_ms: u64,
     pub last_used_unix_ms: Option<u64>,
@@ -317,6 +321,7 @@ pub struct Token {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum StoreOp {
+    /// Also over a row of the same id: it restores one whose deletion has an unknown fate.
     InsertServer(Box<StoredServer>),
     /// Definition and desired state of a server that is there.
     UpdateServer { id: ServerId, definition: Arc<Definition>, desired_up: bool },

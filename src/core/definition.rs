@@ -137,3 +137,36 @@ impl Default for ResourceLimits {
         ResourceLimits { cpu_milli: 500, memory_bytes: 512 << 20, disk_bytes: 1 << 30, pids: 256 }
     }
 }
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    /// A plain host server, for tests of what stands on definitions.
+    pub fn definition() -> Definition {
+        Definition {
+            name: "echo".to_string(),
+            source: Source::HostRootfs,
+            cmd: vec!["cat".to_string()],
+            stdio_bridge: true,
+            restart_policy: RestartPolicy::Always,
+            environment: BTreeMap::new(),
+            volumes: Vec::new(),
+            resource_limits: ResourceLimits::default(),
+            provider: None,
+            ports: Vec::new(),
+            network: None,
+            user: None,
+            workdir: None,
+            files: BTreeMap::new(),
+            max_in_flight: 1,
+            queue_max: 256,
+            shared: true,
+            framing: Framing::Auto,
+            request_timeout_ms: 30_000,
+            startup_timeout_ms: 60_000,
+            health: Health::default(),
+            crash_loop: CrashLoop::default(),
+        }
+    }
+}

@@ -1,3 +1,618 @@
+//! The core: `Input` + now → `Output`, and nothing else. No OS, no clock, no randomness of its own; the simulation in
+//! `tests/sim.rs` drives it with invented ones. One `Core` per daemon; its parts own their state, this file only
+//! passes events between them. Invariant: after each `handle` nothing is left half done, and `poll_output` says it all.
+
+pub mod backoff;
+pub mod calls;
 pub mod contract;
+pub mod deadlines;
 pub mod definition;
 pub mod entropy;
+pub mod lifecycle;
+pub mod log_ring;
+pub mod outbox;
+pub mod parked;
+pub mod server;
+
+mod asks;
+mod bridge;
+mod changes;
+
+use crate::api::auth::Tokens;
+use crate::api::fault::{Code, Fault};
+use crate::core::calls::Calls;
+use crate::core::contract::{
+    Answer, Exit, ExitCause, Input, LastCrash, LogEntry, LogSource, Now, Output, Snapshot, Status, StopSignal,
+};
+use crate::core::deadlines::Deadlines;
+use crate::core::entropy::Entropy;
+use crate::core::lifecycle::{Action, Event, State};
+use crate::core::outbox::{Outbox, Pending};
+use crate::core::parked::{Parked, WaitOn};
+use crate::core::server::Server;
+use crate::ids::{CallId, ConnId, InstanceId, ServerId};
+use crate::limits::{DRAIN_GRACE, STARTS_AT_ONCE, STORE_WAIT};
+use std::collections::{HashMap, HashSet, VecDeque};
+
+/// What the core must know of its daemon.
+pub struct Settings {
+    /// Usable providers by name; the first is the default.
+    pub providers: Vec<String>,
+    /// False: servers may be looked at, but none runs.
+    pub hosting: bool,
+    /// The token of `admin.token`.
+    pub admin_token_hash: [u8; 32],
+    pub seed: [u8; 32],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Timer {
+    Call(CallId),
+    /// The deadline of a server's present state.
+    State(ServerId),
+    /// A client that waits for something other than a reply.
+    Client(ConnId),
+    /// Write-behind.
+    Flush,
+    /// The present phase of the shutdown.
+    Shutdown,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Booting { swept: bool },
+    Running,
+    /// Calls in flight may finish; nothing new is taken.
+    Draining,
+    /// Every server has been told to stop.
+    Stopping,
+    /// All are down; what is known is being written.
+    Flushing,
+    Over,
+}
+
+/// How long a change of status may wait for more of them before it is written.
+const WRITE_BEHIND_MS: u64 = 500;
+
+pub struct Core {
+    settings: Settings,
+    now: Now,
+    phase: Phase,
+    loaded: bool,
+    servers: HashMap<ServerId, Server>,
+    /// Also names whose registration is not durable yet.
+    names: HashMap<String, ServerId>,
+    instances: HashMap<InstanceId, ServerId>,
+    lives: u64,
+    /// Servers that wait for a start slot, and the instances that hold one.
+    start_queue: VecDeque<ServerId>,
+    launching: HashSet<InstanceId>,
+    calls: Calls,
+    parked: Parked,
+    outbox: Outbox,
+    deadlines: Deadlines<Timer>,
+    tokens: Tokens,
+    entropy: Entropy,
+    outputs: VecDeque<Output>,
+}
+
+impl Core {
+    pub fn new(settings: Settings) -> Core {
+        assert!(!settings.providers.is_empty(), "a daemon has a default provider, usable or not");
+        let entropy = Entropy::new(settings.seed);
+        Core {
+            settings,
+            now: Now::default(),
+            phase: Phase::Booting { swept: false },
+            loaded: false,
+            servers: HashMap::new(),
+            names: HashMap::new(),
+            instances: HashMap::new(),
+            lives: 0,
+            start_queue: VecDeque::new(),
+            launching: HashSet::new(),
+            calls: Calls::default(),
+            parked: Parked::default(),
+            outbox: Outbox::default(),
+            deadlines: Deadlines::default(),
+            tokens: Tokens::default(),
+            entropy,
+            outputs: VecDeque::new(),
+        }
+    }
+
+    /// The tokens that `api` checks requests against.
+    pub fn tokens(&self) -> &Tokens {
+        &self.tokens
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.phase == Phase::Running
+    }
+
+    /// Does this daemon still take new connections?
+    pub fn is_accepting(&self) -> bool {
+        matches!(self.phase, Phase::Booting { .. } | Phase::Running)
+    }
+
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    pub fn next_deadline(&mut self) -> Option<u64> {
+        self.deadlines.next()
+    }
+
+    /// Everything is at rest: no call, no waiting client, nothing to write.
+    pub fn is_idle(&self) -> bool {
+        self.calls.is_empty() && self.parked.is_empty() && self.outbox.is_clean()
+    }
+
+    pub fn handle(&mut self, input: Input<'_>, now: Now) {
+        self.now = now;
+        match input {
+            Input::Swept => self.swept(),
+            Input::ShutdownAsked => self.shutdown_asked(),
+            Input::StoreOpened { snapshot } => self.store_opened(snapshot),
+            Input::StoreLost { why } => {
+                log::warn!("store lost: {why}; calls go on, changes are refused until it is back");
+                self.outbox.lost();
+            }
+            Input::StoreDone { seq, outcome } => self.store_done(seq, outcome),
+            Input::Asked { conn, who, ask } => self.asked(conn, &who, ask),
+            Input::ClientGone { conn } => self.client_gone(conn),
+            Input::Launched { instance } => {
+                self.launching.remove(&instance);
+                self.advance_instance(instance, Event::Launched);
+                self.grant_slots();
+            }
+            Input::LaunchFailed { instance, why } => {
+                self.launching.remove(&instance);
+                self.advance_instance(instance, Event::LaunchFailed(why));
+                self.grant_slots();
+            }
+            Input::LineRead { instance, line } => self.line_read(instance, line),
+            Input::StdoutClosed { instance } => self.advance_instance(instance, Event::StdoutClosed),
+            Input::StderrRead { instance, bytes } => self.stderr_read(instance, bytes),
+            Input::Exited { instance, exit } => self.advance_instance(instance, Event::Exited(exit)),
+        }
+        self.follow_shutdown();
+    }
+
+    /// Lets every deadline pass that is due.
+    pub fn tick(&mut self, now: Now) {
+        self.now = now;
+        while let Some(timer) = self.deadlines.pop_due(now.mono_ms) {
+            match timer {
+                Timer::Call(id) => self.call_timed_out(id),
+                Timer::State(server) => self.state_elapsed(server),
+                Timer::Client(conn) => self.wait_timed_out(conn),
+                Timer::Flush => self.flush(),
+                Timer::Shutdown => self.shutdown_elapsed(),
+            }
+        }
+        self.follow_shutdown();
+    }
+
+    // --- boot ---------------------------------------------------------------------------------------------------
+
+    fn swept(&mut self) {
+        if let Phase::Booting { swept } = &mut self.phase {
+            *swept = true;
+        }
+        self.finish_boot();
+    }
+
+    fn store_opened(&mut self, snapshot: Option<Box<Snapshot>>) {
+        self.outbox.opened();
+        if let Some(snapshot) = snapshot
+            && !self.loaded
+        {
+            self.load(*snapshot);
+        }
+        self.finish_boot();
+        self.flush();
+    }
+
+    fn load(&mut self, snapshot: Snapshot) {
+        self.loaded = true;
+        for (_, token) in snapshot.tokens {
+            self.tokens.insert(token);
+        }
+        self.ensure_admin_token();
+        for row in snapshot.servers {
+            self.names.insert(row.definition.name.clone(), row.id);
+            self.servers.insert(row.id, Server::from_stored(row));
+        }
+    }
+
+    /// Servers start when nothing of an earlier life is left, and when it is known which they are.
+    fn finish_boot(&mut self) {
+        if self.phase != (Phase::Booting { swept: true }) || !self.loaded {
+            return;
+        }
+        self.phase = Phase::Running;
+        if !self.settings.hosting {
+            log::warn!("hosting is disabled by ENABLE_AGENT_WORKSPACES=false: no server is started");
+            return;
+        }
+        let mut up: Vec<&Server> = self.servers.values().filter(|server| server.desired_up).collect();
+        up.sort_by(|a, b| a.definition.name.cmp(&b.definition.name));
+        for id in up.into_iter().map(|server| server.id).collect::<Vec<_>>() {
+            self.advance(id, Event::Start);
+        }
+    }
+
+    // --- one server's life --------------------------------------------------------------------------------------
+
+    fn advance_instance(&mut self, instance: InstanceId, event: Event) {
+        if let Some(server) = self.instances.get(&instance) {
+            self.advance(*server, event);
+        }
+    }
+
+    /// The one way a server's state changes.
+    fn advance(&mut self, id: ServerId, event: Event) {
+        let Some(server) = self.servers.get_mut(&id) else { return };
+        let before = (server.life.status(), server.life.instance());
+        let why = event_name(&event);
+        let actions = server.life.handle(event, &server.definition, self.now.mono_ms);
+        for action in actions {
+            self.act(id, action);
+        }
+        let Some(server) = self.servers.get(&id) else { return };
+        let after = server.life.status();
+        if before.0 != after {
+            let instance = server.life.instance().or(before.1).map_or_else(|| "-".to_string(), |i| i.to_string());
+            let (from, to, name) = (before.0.wire(), after.wire(), server.definition.name.clone());
+            log::info!("server={name} instance={instance} from={from} to={to} why={why}");
+            self.note(id, format!("{from} -> {to} ({why})"));
+            self.outbox_mark(id);
+        }
+        self.pump(id);
+        self.review_queue(id);
+        self.tell_waiting(id);
+    }
+
+    fn act(&mut self, id: ServerId, action: Action) {
+        let server = self.servers.get_mut(&id).expect("advance holds it");
+        match action {
+            Action::Queue => {
+                self.start_queue.push_back(id);
+                self.grant_slots();
+            }
+            Action::Launch { instance } => {
+                server.restart_count += u64::from(std::mem::take(&mut server.restart_due));
+                server.hello = None;
+                server.said = server::Said { late: server.said.late, ..server::Said::default() };
+                let definition = server.definition.clone();
+                let provider = definition.provider.clone().unwrap_or_else(|| self.settings.providers[0].clone());
+                self.instances.insert(instance, id);
+                self.launching.insert(instance);
+                self.outputs.push_back(Output::Launch { instance, provider, definition });
+            }
+            Action::Greet { instance } => self.greet(id, instance),
+            Action::AskToStop { instance } => {
+                self.outputs.push_back(Output::Signal { instance, signal: StopSignal::Term });
+                self.outputs.push_back(Output::CloseStdin { instance });
+            }
+            Action::Signal { instance, signal } => self.outputs.push_back(Output::Signal { instance, signal }),
+            Action::Discard { instance } => {
+                self.fail_in_flight(id);
+                self.instances.remove(&instance);
+                self.launching.remove(&instance);
+                self.outputs.push_back(Output::Discard { instance });
+            }
+            Action::Crashed { instance, exit } => self.crashed(id, instance, exit),
+            Action::Fault { message, launch } => {
+                log::warn!("server={} fault: {message}", server.definition.name);
+                server.last_error = Some(message.clone());
+                server.restart_due = true;
+                self.note(id, message);
+                if launch {
+                    self.answer_ready_waits(id);
+                }
+            }
+            Action::Deadline { at_ms: Some(at_ms) } => self.deadlines.set(Timer::State(id), at_ms),
+            Action::Deadline { at_ms: None } => self.deadlines.cancel(Timer::State(id)),
+        }
+    }
+
+    fn grant_slots(&mut self) {
+        while self.launching.len() < STARTS_AT_ONCE {
+            let Some(id) = self.start_queue.pop_front() else { return };
+            if self.servers.get(&id).is_some_and(|server| *server.life.state() == State::Due) {
+                self.lives += 1;
+                self.advance(id, Event::Slot { instance: InstanceId(self.lives) });
+            }
+        }
+    }
+
+    fn crashed(&mut self, id: ServerId, instance: InstanceId, exit: Exit) {
+        let now = self.now;
+        let server = self.servers.get_mut(&id).expect("advance holds it");
+        let torn = server.log.end_stderr(instance, now);
+        let (exit_code, signal, how) = match exit.cause {
+            ExitCause::Code(code) => (Some(code), None, format!("exited with code {code}")),
+            ExitCause::Signal(signal) => (None, Some(signal), format!("killed by signal {signal}")),
+        };
+        let how = if exit.oom { format!("{how}, out of memory") } else { how };
+        let stderr_tail = server.log.crash_tail(instance);
+        log::warn!("server={} instance={instance} {how}; stderr: {stderr_tail:?}", server.definition.name);
+        server.last_error = Some(how.clone());
+        server.last_crash = Some(LastCrash { at_unix_ms: now.unix_ms, exit_code, signal, oom: exit.oom, stderr_tail });
+        server.ended_by = Some(exit);
+        server.restart_due = true;
+        if let Some(entry) = torn {
+            self.stream(id, entry);
+        }
+        self.note(id, how);
+    }
+
+    fn state_elapsed(&mut self, id: ServerId) {
+        if let Some(server) = self.servers.get_mut(&id)
+            && matches!(server.life.state(), State::Greeting { .. })
+        {
+            let message = server.diagnosis();
+            log::warn!("server={} {message}", server.definition.name);
+            server.last_error = Some(message.clone());
+            self.note(id, message);
+            // It is about to be put down, but whoever waited for it should hear the reason and not the consequence.
+            self.answer_ready_waits(id);
+        }
+        self.advance(id, Event::Elapsed);
+    }
+
+    // --- what a server says of itself ----------------------------------------------------------------------------
+
+    fn stderr_read(&mut self, instance: InstanceId, bytes: &[u8]) {
+        let Some(id) = self.instances.get(&instance).copied() else { return };
+        let Some(server) = self.servers.get_mut(&id) else { return };
+        let entries = server.log.stderr(instance, bytes, self.now);
+        if !server.followers.is_empty() {
+            for entry in entries {
+                self.stream(id, entry);
+            }
+        }
+    }
+
+    /// A lifecycle event in the server's log.
+    fn note(&mut self, id: ServerId, text: String) {
+        let Some(server) = self.servers.get_mut(&id) else { return };
+        let instance = server.life.instance();
+        let entry = LogEntry { at_unix_ms: self.now.unix_ms, instance, source: LogSource::Lifecycle, text };
+        server.log.push(entry.clone());
+        self.stream(id, entry);
+    }
+
+    fn stream(&mut self, id: ServerId, entry: LogEntry) {
+        let Some(server) = self.servers.get(&id) else { return };
+        for conn in &server.followers {
+            self.outputs.push_back(Output::Stream { conn: *conn, entry: entry.clone() });
+        }
+    }
+
+    // --- clients that wait for a server --------------------------------------------------------------------------
+
+    fn park(&mut self, conn: ConnId, on: WaitOn, until_ms: u64) {
+        self.parked.park(conn, on);
+        self.deadlines.set(Timer::Client(conn), until_ms);
+    }
+
+    /// Gives a waiting client its one answer. One that is gone, or has had it, gets nothing.
+    fn answer(&mut self, conn: ConnId, answer: Answer) {
+        if self.parked.release(conn).is_some() {
+            self.deadlines.cancel(Timer::Client(conn));
+            self.outputs.push_back(Output::Answer { conn, answer });
+        }
+    }
+
+    fn refuse(&mut self, conn: ConnId, fault: Fault) {
+        self.answer(conn, Answer::Refused(fault));
+    }
+
+    fn status_answer(&self, id: ServerId, registered: bool) -> Answer {
+        match self.servers.get(&id) {
+            Some(server) => {
+                let view = Box::new(server.view(&self.settings.providers[0], self.now));
+                if registered { Answer::Registered(view) } else { Answer::Status(view) }
+            }
+            None => Answer::Refused(Fault::new(Code::NotFound, "the server was removed meanwhile")),
+        }
+    }
+
+    /// The server's state may be what somebody waits for.
+    fn tell_waiting(&mut self, id: ServerId) {
+        let Some(server) = self.servers.get(&id) else { return };
+        let state = server.life.state().clone();
+        for (conn, on) in self.parked.on_server(id) {
+            let over = match on {
+                WaitOn::Ready { .. } => match state {
+                    State::Ready { .. } | State::Down | State::Failed => true,
+                    State::Waiting { looping, .. } => looping,
+                    State::Due
+                    | State::Launching { .. }
+                    | State::Greeting { .. }
+                    | State::Mute { .. }
+                    | State::Stopping { .. } => false,
+                },
+                WaitOn::Down(_) => matches!(state, State::Down | State::Failed),
+                WaitOn::Gone(_) | WaitOn::Reply(_) | WaitOn::Stored(_) | WaitOn::Log(_) => false,
+            };
+            if over {
+                let answer = self.status_answer(id, matches!(on, WaitOn::Ready { registered: true, .. }));
+                self.answer(conn, answer);
+            }
+        }
+        if state == State::Down && self.servers.get(&id).is_some_and(|server| server.removing.is_some()) {
+            self.forget(id);
+        }
+    }
+
+    /// The start has failed in a way that waiting will not mend: say so at once.
+    fn answer_ready_waits(&mut self, id: ServerId) {
+        for (conn, on) in self.parked.on_server(id) {
+            if let WaitOn::Ready { registered, .. } = on {
+                let answer = self.status_answer(id, registered);
+                self.answer(conn, answer);
+            }
+        }
+    }
+
+    fn wait_timed_out(&mut self, conn: ConnId) {
+        let Some(on) = self.parked.get(conn) else { return };
+        match on {
+            WaitOn::Ready { server, registered } => {
+                let answer = self.status_answer(server, registered);
+                self.answer(conn, answer);
+            }
+            WaitOn::Down(server) => {
+                let answer = self.status_answer(server, false);
+                self.answer(conn, answer);
+            }
+            WaitOn::Stored(seq) => self.store_timed_out(conn, seq),
+            WaitOn::Gone(_) => {
+                self.refuse(conn, Fault::new(Code::Unavailable, "the server is removed, but still on its way out"));
+            }
+            WaitOn::Reply(_) | WaitOn::Log(_) => unreachable!("they have no deadline of their own"),
+        }
+    }
+
+    fn client_gone(&mut self, conn: ConnId) {
+        self.deadlines.cancel(Timer::Client(conn));
+        match self.parked.release(conn) {
+            Some(WaitOn::Reply(call)) => self.abandon_call(call),
+            Some(WaitOn::Log(id)) => {
+                if let Some(server) = self.servers.get_mut(&id) {
+                    server.followers.retain(|other| *other != conn);
+                }
+            }
+            // What they asked for goes on without them.
+            Some(WaitOn::Stored(_) | WaitOn::Ready { .. } | WaitOn::Down(_) | WaitOn::Gone(_)) | None => {}
+        }
+    }
+
+    // --- shutdown -----------------------------------------------------------------------------------------------
+
+    fn shutdown_asked(&mut self) {
+        match self.phase {
+            Phase::Booting { .. } | Phase::Running => {
+                log::info!("shutting down: no new calls, {} in flight or waiting", self.calls.len());
+                self.phase = Phase::Draining;
+                self.deadlines.set(Timer::Shutdown, self.now.mono_ms + DRAIN_GRACE.as_millis() as u64);
+                for id in self.server_ids() {
+                    self.review_queue(id);
+                }
+            }
+            Phase::Draining | Phase::Stopping => {
+                log::warn!("second signal: killing every container now");
+                self.phase = Phase::Stopping;
+                for id in self.server_ids() {
+                    self.advance(id, Event::KillNow);
+                }
+            }
+            Phase::Flushing | Phase::Over => self.leave(),
+        }
+    }
+
+    /// Moves the shutdown on as soon as its present phase has nothing left to wait for.
+    fn follow_shutdown(&mut self) {
+        if self.phase == Phase::Draining && self.servers.values().all(|s| s.lane.in_flight().is_empty()) {
+            self.shutdown_elapsed();
+        }
+        if self.phase == Phase::Stopping && self.servers.values().all(|s| s.life.instance().is_none()) {
+            self.phase = Phase::Flushing;
+            self.deadlines.set(Timer::Shutdown, self.now.mono_ms + STORE_WAIT.as_millis() as u64);
+            self.flush();
+        }
+        if self.phase == Phase::Flushing && (self.outbox.is_clean() || !self.outbox.available()) {
+            self.leave();
+        }
+    }
+
+    fn shutdown_elapsed(&mut self) {
+        match self.phase {
+            Phase::Draining => {
+                self.phase = Phase::Stopping;
+                for id in self.server_ids() {
+                    self.advance(id, Event::Shutdown);
+                }
+            }
+            Phase::Flushing => self.leave(),
+            Phase::Booting { .. } | Phase::Running | Phase::Stopping | Phase::Over => {}
+        }
+    }
+
+    fn leave(&mut self) {
+        if self.phase != Phase::Over {
+            self.phase = Phase::Over;
+            self.outputs.push_back(Output::Exit);
+        }
+    }
+
+    // --- small things ---------------------------------------------------------------------------------------------
+
+    fn server_ids(&self) -> Vec<ServerId> {
+        let mut ids: Vec<ServerId> = self.servers.keys().copied().collect();
+        ids.sort();
+        ids
+    }
+
+    fn outbox_mark(&mut self, id: ServerId) {
+        self.outbox.mark(id);
+        self.schedule_flush();
+    }
+
+    fn schedule_flush(&mut self) {
+        if self.phase == Phase::Flushing {
+            self.flush();
+        } else {
+            self.deadlines.set(Timer::Flush, self.now.mono_ms + WRITE_BEHIND_MS);
+        }
+    }
+
+    fn ensure_admin_token(&mut self) {
+        if self.tokens.knows(&self.settings.admin_token_hash) {
+            return;
+        }
+        let token = self.admin_token();
+        self.tokens.insert(token.clone());
+        let id = self.entropy.uuid();
+        let seq = self.outbox.issue(Pending::AdminToken);
+        self.outputs.push_back(Output::Store { seq, op: contract::StoreOp::InsertToken { id, token } });
+    }
+
+    fn admin_token(&self) -> contract::Token {
+        contract::Token {
+            name: "admin".to_string(),
+            hash: self.settings.admin_token_hash,
+            scopes: ["admin:read", "admin:write", "mcp:call"].map(String::from).to_vec(),
+            servers: Vec::new(),
+            created_unix_ms: self.now.unix_ms,
+        }
+    }
+}
+
+fn event_name(event: &Event) -> &'static str {
+    match event {
+        Event::Start => "start",
+        Event::Slot { .. } => "slot",
+        Event::Launched => "launched",
+        Event::LaunchFailed(_) => "launch failed",
+        Event::Greeted => "initialized",
+        Event::Jilted(_) => "initialize refused",
+        Event::StdoutClosed => "stdout closed",
+        Event::Exited(_) => "exited",
+        Event::Stop => "stop",
+        Event::Shutdown => "shutdown",
+        Event::Restart => "restart",
+        Event::KillNow => "second signal",
+        Event::Elapsed => "deadline",
+    }
+}
+
+/// Whether a server is in a state that `?status=` names.
+fn status_is(server: &Server, wanted: &str) -> bool {
+    let status: Status = server.life.status();
+    status.wire() == wanted
+}

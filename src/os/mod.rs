@@ -1,1 +1,15 @@
+//! The shell: the only place for mio, nix and libc besides the sandbox's children. `reactor.rs` is the loop; the
+//! others each own one kind of thing the kernel gives us.
 
+pub mod boot;
+pub mod client;
+pub mod clients;
+pub mod clock;
+pub mod pipes;
+pub mod database;
+pub mod hosted;
+pub mod reactor;
+pub mod reap;
+pub mod signals;
+pub mod spawn;
+pub mod token;

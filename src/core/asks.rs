@@ -1,0 +1,336 @@
+//! What clients ask of the core, one function per `Ask`. Questions are answered at once; changes go to the store
+//! first (`changes.rs`), calls to the bridge (`bridge.rs`). Never parks a client twice.
+
+use crate::api::auth::Principal;
+use crate::api::fault::{Code, Fault};
+use crate::api::register;
+use crate::core::contract::{Answer, Ask, Change, LogFormat, Output, ServerRef, StoreOp, Token};
+use crate::core::definition::{Definition, Source};
+use crate::core::lifecycle::{Event, State};
+use crate::core::outbox::{ChangeKind, Pending};
+use crate::core::parked::WaitOn;
+use crate::core::server::Server;
+use crate::core::{Core, Phase, status_is};
+use crate::ids::{ConnId, ServerId};
+use crate::limits::{FOLLOWERS_MAX, SERVERS_MAX, STOP_GRACE, STORE_WAIT, TOKENS_MAX};
+use sha2::{Digest, Sha256};
+use std::sync::Arc;
+
+impl Core {
+    pub(super) fn asked(&mut self, conn: ConnId, who: &Principal, ask: Ask<'_>) {
+        if let Ask::Ready = ask {
+            let answer = self.readiness();
+            self.outputs.push_back(Output::Answer { conn, answer });
+            return;
+        }
+        let done = match self.phase {
+            Phase::Running => self.dispatch(conn, who, ask),
+            Phase::Booting { .. } => {
+                Err(Fault::new(Code::StoreUnavailable, "the daemon is still starting").retry_after_ms(1_000))
+            }
+            Phase::Draining | Phase::Stopping | Phase::Flushing | Phase::Over => {
+                Err(Fault::new(Code::Unavailable, "the daemon is shutting down").retry_after_ms(5_000))
+            }
+        };
+        match done {
+            Ok(Some(answer)) => self.outputs.push_back(Output::Answer { conn, answer }),
+            // Parked; the answer comes later.
+            Ok(None) => {}
+            Err(fault) => self.outputs.push_back(Output::Answer { conn, answer: Answer::Refused(fault) }),
+        }
+    }
+
+    /// An answer now, none yet (the client is parked), or a refusal.
+    fn dispatch(&mut self, conn: ConnId, who: &Principal, ask: Ask<'_>) -> Result<Option<Answer>, Fault> {
+        match ask {
+            Ask::Call { server, method, params, timeout_ms } => {
+                let id = self.find(&server, who)?;
+                self.call(conn, id, method, params, timeout_ms).map(|()| None)
+            }
+            Ask::Register { definition, wait } => self.register(conn, *definition, wait).map(|()| None),
+            Ask::List { status, name } => Ok(Some(self.list(who, status.as_deref(), name.as_deref()))),
+            Ask::Get { server } => {
+                let id = self.find(&server, who)?;
+                Ok(Some(self.status_answer(id, false)))
+            }
+            Ask::Patch { server, change } => self.patch(conn, self.find(&server, who)?, &change).map(|()| None),
+            Ask::Restart { server } => self.restart(conn, self.find(&server, who)?).map(|()| None),
+            Ask::Stop { server } => self.set_desired(conn, self.find(&server, who)?, false),
+            Ask::Start { server } => self.set_desired(conn, self.find(&server, who)?, true),
+            Ask::Delete { server, volumes } => self.delete(conn, self.find(&server, who)?, volumes).map(|()| None),
+            Ask::Logs { server, tail, follow, format } => {
+                self.logs(conn, self.find(&server, who)?, tail, follow, format).map(Some)
+            }
+            Ask::Tools { server } => {
+                let id = self.find(&server, who)?;
+                Ok(Some(Answer::Tools(self.servers[&id].tools.clone())))
+            }
+            Ask::Ready => unreachable!("answered before any phase is looked at"),
+            Ask::TokenCreate { name, scopes, servers } => self.token_create(conn, name, scopes, servers).map(|()| None),
+            Ask::TokenList => Ok(Some(Answer::Tokens(self.tokens.list()))),
+            Ask::TokenRevoke { name } => self.token_revoke(conn, name).map(|()| None),
+        }
+    }
+
+    /// A server that is there and that this caller may see; otherwise both look the same.
+    fn find(&self, server: &ServerRef, who: &Principal) -> Result<ServerId, Fault> {
+        let (id, asked) = match server {
+            ServerRef::Id(id) => (Some(*id), id.to_string()),
+            ServerRef::Name(name) => (self.names.get(name).copied(), name.clone()),
+        };
+        id.and_then(|id| self.servers.get(&id))
+            .filter(|server| server.removing.is_none() && who.may_see(&server.definition.name))
+            .map(|server| server.id)
+            .ok_or_else(|| Fault::new(Code::NotFound, format!("there is no server {asked}")))
+    }
+
+    fn list(&self, who: &Principal, status: Option<&str>, name: Option<&str>) -> Answer {
+        let mut found: Vec<&Server> = self
+            .servers
+            .values()
+            .filter(|server| server.removing.is_none() && who.may_see(&server.definition.name))
+            .filter(|server| status.is_none_or(|wanted| status_is(server, wanted)))
+            .filter(|server| name.is_none_or(|wanted| server.definition.name == wanted))
+            .collect();
+        found.sort_by(|a, b| a.definition.name.cmp(&b.definition.name));
+        Answer::List(found.into_iter().map(|server| server.view(&self.settings.providers[0], self.now)).collect())
+    }
+
+    fn readiness(&self) -> Answer {
+        let mut reasons = Vec::new();
+        if !self.loaded {
+            reasons.push("the store has not been read yet".to_string());
+        } else if !self.outbox.available() {
+            reasons.push("the store is away; calls go on, changes are refused".to_string());
+        }
+        if self.phase == (Phase::Booting { swept: false }) {
+            reasons.push("leftovers of an earlier run are being removed".to_string());
+        }
+        if !self.is_accepting() {
+            reasons.push("the daemon is shutting down".to_string());
+        }
+        Answer::Ready { ready: reasons.is_empty(), reasons }
+    }
+
+    fn logs(
+        &mut self,
+        conn: ConnId,
+        id: ServerId,
+        tail: usize,
+        follow: bool,
+        format: LogFormat,
+    ) -> Result<Answer, Fault> {
+        let server = self.servers.get_mut(&id).expect("found");
+        let entries = server.log.tail(tail);
+        if !follow {
+            return Ok(Answer::Logs { entries, format });
+        }
+        if server.followers.len() >= FOLLOWERS_MAX {
+            let message = format!("{FOLLOWERS_MAX} clients follow this log already");
+            return Err(Fault::new(Code::Unavailable, message).retry_after_ms(10_000));
+        }
+        server.followers.push(conn);
+        self.parked.park(conn, WaitOn::Log(id));
+        Ok(Answer::Follow { entries })
+    }
+
+    // --- changes ----------------------------------------------------------------------------------------------------
+
+    fn register(&mut self, conn: ConnId, definition: Definition, wait: bool) -> Result<(), Fault> {
+        self.check_provider(&definition)?;
+        if self.names.contains_key(&definition.name) {
+            let message = format!("name: a server named {} is registered already", definition.name);
+            return Err(Fault::new(Code::NameTaken, message).with("field", "name"));
+        }
+        if self.names.len() >= SERVERS_MAX {
+            let message = format!("this daemon hosts at most {SERVERS_MAX} servers");
+            return Err(Fault::new(Code::Unavailable, message));
+        }
+        self.check_store()?;
+        let server = ServerId(self.entropy.uuid());
+        self.names.insert(definition.name.clone(), server);
+        let definition = Arc::new(definition);
+        let row = Server::new(server, Arc::clone(&definition), true, self.now.unix_ms).to_stored();
+        self.store(conn, Pending::Register { server, definition, conn, wait }, StoreOp::InsertServer(Box::new(row)));
+        Ok(())
+    }
+
+    fn check_provider(&self, definition: &Definition) -> Result<(), Fault> {
+        let known = &self.settings.providers;
+        match &definition.provider {
+            Some(name) if !known.contains(name) => {
+                let message = format!("provider: {name} is not usable here; usable: {}", known.join(", "));
+                Err(Fault::new(Code::ProviderUnusable, message).with("field", "provider"))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    fn patch(&mut self, conn: ConnId, id: ServerId, change: &Change) -> Result<(), Fault> {
+        let server = self.changeable(id)?;
+        let (definition, enabled) = register::merge(&server.definition, &change.fields)?;
+        let up = enabled.unwrap_or(server.desired_up);
+        self.check_provider(&definition)?;
+        self.change(conn, id, Arc::new(definition), up, ChangeKind::Patch)
+    }
+
+    /// `start` and `stop`. What is already so needs no store.
+    fn set_desired(&mut self, conn: ConnId, id: ServerId, up: bool) -> Result<Option<Answer>, Fault> {
+        let server = self.changeable(id)?;
+        if server.desired_up == up {
+            let event = if up { Event::Start } else { Event::Stop };
+            self.advance(id, event);
+            self.park_for(conn, id, up);
+            return Ok(None);
+        }
+        let definition = Arc::clone(&server.definition);
+        let kind = if up { ChangeKind::Start } else { ChangeKind::Stop };
+        self.change(conn, id, definition, up, kind)?;
+        Ok(None)
+    }
+
+    fn change(
+        &mut self,
+        conn: ConnId,
+        id: ServerId,
+        definition: Arc<Definition>,
+        up: bool,
+        kind: ChangeKind,
+    ) -> Result<(), Fault> {
+        self.check_store()?;
+        self.servers.get_mut(&id).expect("found").changing = true;
+        let op = StoreOp::UpdateServer { id, definition: Arc::clone(&definition), desired_up: up };
+        self.store(conn, Pending::Change { server: id, definition, up, conn, kind }, op);
+        Ok(())
+    }
+
+    fn restart(&mut self, conn: ConnId, id: ServerId) -> Result<(), Fault> {
+        let server = self.changeable(id)?;
+        if !server.desired_up {
+            let message = format!("{} is stopped; start it instead", server.definition.name);
+            return Err(Fault::new(Code::ServerStopped, message));
+        }
+        self.servers.get_mut(&id).expect("found").restart_due = true;
+        self.advance(id, Event::Restart);
+        self.park_for(conn, id, true);
+        Ok(())
+    }
+
+    fn delete(&mut self, conn: ConnId, id: ServerId, volumes: bool) -> Result<(), Fault> {
+        self.changeable(id)?;
+        self.check_store()?;
+        self.servers.get_mut(&id).expect("found").changing = true;
+        self.store(conn, Pending::Delete { server: id, conn, volumes }, StoreOp::DeleteServer { id });
+        Ok(())
+    }
+
+    /// Lets the client wait until the server is up or down, if it is not so already.
+    pub(super) fn park_for(&mut self, conn: ConnId, id: ServerId, up: bool) {
+        let server = &self.servers[&id];
+        let grace_ms = STOP_GRACE.as_millis() as u64;
+        let (on, wait_ms) = match up {
+            true => (WaitOn::Ready { server: id, registered: false }, server.definition.startup_timeout_ms + grace_ms),
+            false => (WaitOn::Down(id), 2 * grace_ms),
+        };
+        self.park(conn, on, self.now.mono_ms + wait_ms);
+        self.tell_waiting(id);
+    }
+
+    /// One change at a time: the next must see the outcome of the last.
+    fn changeable(&self, id: ServerId) -> Result<&Server, Fault> {
+        let server = &self.servers[&id];
+        match server.changing {
+            false => Ok(server),
+            true => {
+                let message = format!("another change to {} is being stored", server.definition.name);
+                Err(Fault::new(Code::Unavailable, message).retry_after_ms(1_000))
+            }
+        }
+    }
+
+    fn check_store(&self) -> Result<(), Fault> {
+        match self.outbox.available() {
+            true => Ok(()),
+            false => Err(store_unavailable()),
+        }
+    }
+
+    fn store(&mut self, conn: ConnId, pending: Pending, op: StoreOp) {
+        let seq = self.outbox.issue(pending);
+        self.outputs.push_back(Output::Store { seq, op });
+        self.park(conn, WaitOn::Stored(seq), self.now.mono_ms + STORE_WAIT.as_millis() as u64);
+    }
+
+    // --- tokens -----------------------------------------------------------------------------------------------------
+
+    fn token_create(
+        &mut self,
+        conn: ConnId,
+        name: String,
+        scopes: Vec<String>,
+        servers: Vec<String>,
+    ) -> Result<(), Fault> {
+        let tokens = self.tokens.list();
+        if tokens.iter().any(|token| token.name == name) {
+            return Err(Fault::new(Code::NameTaken, format!("name: there is a token named {name} already")));
+        }
+        if tokens.len() >= TOKENS_MAX {
+            return Err(Fault::new(Code::Unavailable, format!("this daemon keeps at most {TOKENS_MAX} tokens")));
+        }
+        self.check_store()?;
+        let (secret, id) = (self.entropy.token(), self.entropy.uuid());
+        let hash = Sha256::digest(secret.as_bytes()).into();
+        let token = Token { name, hash, scopes, servers, created_unix_ms: self.now.unix_ms };
+        let op = StoreOp::InsertToken { id, token: token.clone() };
+        self.store(conn, Pending::TokenInsert { id, token, secret, conn }, op);
+        Ok(())
+    }
+
+    fn token_revoke(&mut self, conn: ConnId, name: String) -> Result<(), Fault> {
+        let tokens = self.tokens.list();
+        let Some(token) = tokens.iter().find(|token| token.name == name) else {
+            return Err(Fault::new(Code::NotFound, format!("there is no token {name}")));
+        };
+        if token.hash == self.settings.admin_token_hash {
+            let message = "the admin token belongs to the data directory; remove admin.token and restart to replace it";
+            return Err(Fault::new(Code::InvalidRequest, message));
+        }
+        self.check_store()?;
+        let op = StoreOp::DeleteToken { name: name.clone() };
+        self.store(conn, Pending::TokenDelete { name, conn }, op);
+        Ok(())
+    }
+}
+
+pub(super) fn store_unavailable() -> Fault {
+    Fault::new(Code::StoreUnavailable, "the change cannot be made durable: the database is away").retry_after_ms(2_000)
+}
+
+/// Does going from one definition to the other need a new instance?
+pub(super) fn needs_restart(old: &Definition, new: &Definition) -> bool {
+    // Only what the core reads at run time may differ; everything else is built into the container.
+    let same_at_run_time = Definition {
+        restart_policy: new.restart_policy,
+        max_in_flight: new.max_in_flight,
+        queue_max: new.queue_max,
+        request_timeout_ms: new.request_timeout_ms,
+        startup_timeout_ms: new.startup_timeout_ms,
+        health: new.health.clone(),
+        crash_loop: new.crash_loop.clone(),
+        ..old.clone()
+    };
+    same_at_run_time != *new
+}
+
+/// The image a definition needs, if it needs one.
+pub fn image_of(definition: &Definition) -> Option<&str> {
+    match &definition.source {
+        Source::Image(name) => Some(name),
+        Source::HostRootfs => None,
+    }
+}
+
+/// A server that is down for good has nobody to wait for.
+pub(super) fn is_at_rest(state: &State) -> bool {
+    matches!(state, State::Down | State::Failed)
+}

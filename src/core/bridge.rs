@@ -1,0 +1,353 @@
+//! Calls over the pipes: from the client's question to the server's line and back. Owns the order in which lines are
+//! written and whose answer a line is; never looks into `params` or `result`. Invariant: every call that enters ends
+//! once, and an answer reaches the client that asked, or nobody.
+
+use crate::api::fault::{Code, Fault, Outcome};
+use crate::core::calls::{Call, Caller, Stage};
+use crate::core::contract::{Answer, ExitCause, LogEntry, LogSource, Output};
+use crate::core::lifecycle::Event;
+use crate::core::log_ring::printable;
+use crate::core::parked::WaitOn;
+use crate::core::server::Hello;
+use crate::core::{Core, Phase, Timer};
+use crate::ids::{CallId, ConnId, InstanceId, ServerId};
+use crate::limits::{
+    LINE_MAX, LOG_LINE_MAX, QUEUED_BYTES_MAX, REQUEST_TIMEOUT_MAX, SERVER_INFO_MAX, TOOL_LIST_MAX, TOOL_LIST_TIMEOUT,
+};
+use crate::wire::jsonrpc::{self, Message, Reply, Torn};
+use crate::wire::lines::Line;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+/// What the daemon says of itself to every server. The version is the newest that has a handshake.
+const INITIALIZE: &str = concat!(
+    r#"{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"stdiod","version":""#,
+    env!("CARGO_PKG_VERSION"),
+    r#""}}"#
+);
+/// `last_used_at` is written at most this often.
+const LAST_USED_STEP_MS: u64 = 30_000;
+const METHOD_NOT_FOUND: i64 = -32601;
+
+impl Core {
+    // --- in ---------------------------------------------------------------------------------------------------------
+
+    pub(super) fn call(
+        &mut self,
+        conn: ConnId,
+        id: ServerId,
+        method: &RawValue,
+        params: Option<&RawValue>,
+        timeout_ms: Option<u64>,
+    ) -> Result<(), Fault> {
+        let now = self.now;
+        let server = self.servers.get_mut(&id).expect("found");
+        let def = &server.definition;
+        if !def.stdio_bridge {
+            let message = format!("{} has no stdio bridge; call it on its own port", def.name);
+            return Err(Fault::new(Code::BridgeDisabled, message).outcome(Outcome::NotSent));
+        }
+        let timeout_ms = timeout_ms.unwrap_or(def.request_timeout_ms).min(REQUEST_TIMEOUT_MAX.as_millis() as u64);
+        let deadline_ms = now.mono_ms + timeout_ms;
+        server.admits(deadline_ms, now)?;
+        let free = server.lane.waiting() == 0 && server.lane.in_flight().len() < def.max_in_flight as usize;
+        let ready = server.life.ready_instance().filter(|_| free);
+        if ready.is_none()
+            && (server.lane.waiting() >= def.queue_max as usize || self.calls.queued_bytes() > QUEUED_BYTES_MAX)
+        {
+            let message = format!("{}: {} calls wait already", def.name, server.lane.waiting());
+            return Err(Fault::new(Code::QueueFull, message).outcome(Outcome::NotSent).retry_after_ms(1_000));
+        }
+        let call_id = self.calls.mint();
+        let line = jsonrpc::request(call_id.0, method, params);
+        let caller = Caller::Client(conn);
+        match ready {
+            Some(instance) => {
+                self.calls.insert(call_id, Call { server: id, caller, deadline_ms, stage: Stage::Sent { instance } });
+                server.lane.sent(call_id);
+                self.outputs.push_back(Output::Write { instance, bytes: line });
+            }
+            None => {
+                self.calls.insert(call_id, Call { server: id, caller, deadline_ms, stage: Stage::Queued { line } });
+                server.lane.enqueue(call_id);
+            }
+        }
+        let stale = server.last_used_unix_ms.is_none_or(|at| now.unix_ms.saturating_sub(at) > LAST_USED_STEP_MS);
+        if stale {
+            server.last_used_unix_ms = Some(now.unix_ms);
+            self.outbox_mark(id);
+        }
+        self.parked.park(conn, WaitOn::Reply(call_id));
+        self.deadlines.set(Timer::Call(call_id), deadline_ms);
+        Ok(())
+    }
+
+    /// Writes as many waiting calls as the server takes at once.
+    pub(super) fn pump(&mut self, id: ServerId) {
+        let Some(server) = self.servers.get_mut(&id) else { return };
+        let Some(instance) = server.life.ready_instance() else { return };
+        while server.lane.in_flight().len() < server.definition.max_in_flight as usize {
+            let Some(call) = server.lane.dequeue(&self.calls) else { return };
+            let bytes = self.calls.send(call, instance);
+            self.outputs.push_back(Output::Write { instance, bytes });
+        }
+    }
+
+    /// Calls that wait for a server which will not be there in time fail now, not at their deadline.
+    pub(super) fn review_queue(&mut self, id: ServerId) {
+        let Some(server) = self.servers.get(&id) else { return };
+        if server.lane.waiting() == 0 {
+            return;
+        }
+        let draining = !matches!(self.phase, Phase::Running | Phase::Booting { .. });
+        let mut lost = Vec::new();
+        for call in server.lane.queued() {
+            let Some(deadline_ms) = self.calls.get(call).map(|call| call.deadline_ms) else { continue };
+            let verdict = match draining {
+                true => Err(Fault::new(Code::Unavailable, "the daemon is shutting down").outcome(Outcome::NotSent)),
+                false => server.admits(deadline_ms, self.now),
+            };
+            if let Err(fault) = verdict {
+                lost.push((call, fault));
+            }
+        }
+        for (call, fault) in lost {
+            self.end_call(call, Answer::Refused(fault));
+        }
+    }
+
+    // --- the daemon's own calls ---------------------------------------------------------------------------------
+
+    pub(super) fn greet(&mut self, id: ServerId, instance: InstanceId) {
+        // No deadline of its own: the state's holds.
+        self.own_call(id, instance, Caller::Handshake, "initialize", INITIALIZE, None);
+    }
+
+    fn own_call(
+        &mut self,
+        id: ServerId,
+        instance: InstanceId,
+        caller: Caller,
+        method: &str,
+        params: &str,
+        timeout_ms: Option<u64>,
+    ) {
+        let call_id = self.calls.mint();
+        let deadline_ms = timeout_ms.map_or(u64::MAX, |ms| self.now.mono_ms + ms);
+        self.calls.insert(call_id, Call { server: id, caller, deadline_ms, stage: Stage::Sent { instance } });
+        self.servers.get_mut(&id).expect("its instance lives").lane.sent(call_id);
+        if timeout_ms.is_some() {
+            self.deadlines.set(Timer::Call(call_id), deadline_ms);
+        }
+        let bytes = jsonrpc::own_request(call_id.0, method, params);
+        self.outputs.push_back(Output::Write { instance, bytes });
+    }
+
+    fn greeted(&mut self, id: ServerId, instance: InstanceId, hello: Hello, is_mcp: bool) {
+        self.servers.get_mut(&id).expect("its instance lives").hello = Some(hello);
+        if is_mcp {
+            let bytes = jsonrpc::notification("notifications/initialized", None);
+            self.outputs.push_back(Output::Write { instance, bytes });
+        }
+        // First in the lane, so that clients which wait already do not overtake it.
+        self.own_call(id, instance, Caller::ToolList, "tools/list", "{}", Some(TOOL_LIST_TIMEOUT.as_millis() as u64));
+        self.advance(id, Event::Greeted);
+    }
+
+    fn handshake_ended(&mut self, id: ServerId, instance: InstanceId, reply: Reply<'_>) {
+        match reply {
+            Reply::Result(result) => match parse_hello(result) {
+                Some(hello) => self.greeted(id, instance, hello, true),
+                None => self.advance(id, Event::Jilted("its answer to initialize is no object".to_string())),
+            },
+            // The small servers of the hosting guide know no handshake; they are plain JSON-RPC and welcome.
+            Reply::Error { code: METHOD_NOT_FOUND, .. } => self.greeted(id, instance, Hello::default(), false),
+            Reply::Error { code, raw } => {
+                let said = printable(&raw.get().as_bytes()[..raw.get().len().min(512)]);
+                self.advance(id, Event::Jilted(format!("it refused initialize with {code}: {said}")));
+            }
+            Reply::Neither => {
+                let message = "its answer to initialize has neither a result nor an error".to_string();
+                self.advance(id, Event::Jilted(message));
+            }
+        }
+    }
+
+    // --- back -------------------------------------------------------------------------------------------------------
+
+    pub(super) fn line_read(&mut self, instance: InstanceId, line: Line<'_>) {
+        let Some(id) = self.instances.get(&instance).copied() else { return };
+        match line {
+            Line::Whole(bytes) => match jsonrpc::parse(bytes) {
+                Some(Message::Reply { id: wire_id, body }) => self.replied(id, instance, CallId(wire_id), body),
+                Some(Message::Request { id: asked, method, .. }) => {
+                    let bytes = match &*method {
+                        "ping" => jsonrpc::result_reply(asked, "{}"),
+                        other => jsonrpc::error_reply(asked, METHOD_NOT_FOUND, &format!("no client here takes {other}")),
+                    };
+                    self.outputs.push_back(Output::Write { instance, bytes });
+                }
+                Some(Message::Notification { .. }) => {}
+                Some(Message::Stray) | None => self.noise(id, instance, bytes),
+            },
+            Line::TooLong { head, tail } => self.too_long(id, instance, head, tail),
+        }
+    }
+
+    fn replied(&mut self, id: ServerId, instance: InstanceId, call_id: CallId, reply: Reply<'_>) {
+        let current = |call: &Call| match call.stage {
+            Stage::Sent { instance: to } => call.server == id && to == instance,
+            Stage::Queued { .. } => false,
+        };
+        let Some(call) = self.calls.get(call_id).filter(|call| current(call)) else {
+            if let Some(server) = self.servers.get_mut(&id) {
+                server.said.late += 1;
+            }
+            return;
+        };
+        match call.caller {
+            Caller::Client(_) => {
+                let answer = match reply {
+                    Reply::Result(raw) => Answer::Result(raw.get().as_bytes().to_vec()),
+                    Reply::Error { code, raw } => Answer::ServerError { code, error: raw.get().as_bytes().to_vec() },
+                    Reply::Neither => Answer::Refused(bad_output("the reply has neither a valid result nor an error")),
+                };
+                self.end_call(call_id, answer);
+            }
+            Caller::Handshake => {
+                self.take_call(call_id);
+                self.handshake_ended(id, instance, reply);
+            }
+            Caller::ToolList => {
+                if let Reply::Result(raw) = reply
+                    && raw.get().len() <= TOOL_LIST_MAX
+                {
+                    self.servers.get_mut(&id).expect("it replied").tools = Some(raw.get().as_bytes().to_vec());
+                }
+                self.take_call(call_id);
+            }
+        }
+    }
+
+    fn too_long(&mut self, id: ServerId, instance: InstanceId, head: &[u8], tail: &[u8]) {
+        let Some(server) = self.servers.get(&id) else { return };
+        let in_flight = server.lane.in_flight();
+        let call = match jsonrpc::reply_id_of_torn(head, tail) {
+            Torn::ReplyTo(wire_id) => Some(CallId(wire_id)).filter(|call| in_flight.contains(call)),
+            Torn::NotAReply => None,
+            // With one call out there is no doubt whose answer it was.
+            Torn::Unknown => in_flight.first().copied().filter(|_| in_flight.len() == 1),
+        };
+        self.noise(id, instance, format!("a line of more than {LINE_MAX} bytes was discarded").as_bytes());
+        if let Some(call) = call {
+            let message = format!("the answer is one line of more than {LINE_MAX} bytes (line_max)");
+            let fault = Fault::new(Code::ResponseTooLarge, message).with("line_max", LINE_MAX);
+            self.end_call(call, Answer::Refused(fault.outcome(Outcome::SentUnknown)));
+        }
+    }
+
+    /// Stdout that is nobody's answer: counted, kept in the log, skipped.
+    fn noise(&mut self, id: ServerId, instance: InstanceId, bytes: &[u8]) {
+        let Some(server) = self.servers.get_mut(&id) else { return };
+        server.said.noise_lines += 1;
+        server.said.content_length |= bytes.len() > 15 && bytes[..15].eq_ignore_ascii_case(b"content-length:");
+        let text = printable(&bytes[..bytes.len().min(LOG_LINE_MAX)]);
+        let at_unix_ms = self.now.unix_ms;
+        let entry = LogEntry { at_unix_ms, instance: Some(instance), source: LogSource::Noise, text };
+        server.log.push(entry.clone());
+        self.stream(id, entry);
+    }
+
+    // --- ends -------------------------------------------------------------------------------------------------------
+
+    /// Takes a call out of everything that knows it, and lets the next one go.
+    fn take_call(&mut self, call_id: CallId) -> Option<Call> {
+        let call = self.calls.take(call_id)?;
+        self.deadlines.cancel(Timer::Call(call_id));
+        if let Some(server) = self.servers.get_mut(&call.server)
+            && server.lane.ended(call_id, &self.calls)
+        {
+            self.pump(call.server);
+        }
+        Some(call)
+    }
+
+    fn end_call(&mut self, call_id: CallId, answer: Answer) {
+        let Some(call) = self.take_call(call_id) else { return };
+        if let Caller::Client(conn) = call.caller {
+            self.answer(conn, answer);
+        }
+    }
+
+    pub(super) fn call_timed_out(&mut self, call_id: CallId) {
+        let Some(call) = self.calls.get(call_id) else { return };
+        let server = &self.servers[&call.server];
+        let outcome = match &call.stage {
+            Stage::Queued { .. } => Outcome::NotSent,
+            Stage::Sent { instance } => {
+                let bytes = jsonrpc::cancelled(call_id.0, "the client's deadline has passed");
+                self.outputs.push_back(Output::Write { instance: *instance, bytes });
+                Outcome::SentUnknown
+            }
+        };
+        log::info!("server={} call={call_id} timed out, {}", server.definition.name, outcome.wire());
+        let message = match outcome {
+            Outcome::NotSent => "the deadline passed before the call could be sent",
+            Outcome::SentUnknown => "the server did not answer before the deadline; it may still be at work",
+        };
+        self.end_call(call_id, Answer::Refused(Fault::new(Code::CallTimeout, message).outcome(outcome)));
+    }
+
+    /// The client has left: the server is told, and the slot is free.
+    pub(super) fn abandon_call(&mut self, call_id: CallId) {
+        if let Some(Call { stage: Stage::Sent { instance }, .. }) = self.calls.get(call_id) {
+            let bytes = jsonrpc::cancelled(call_id.0, "the client has disconnected");
+            self.outputs.push_back(Output::Write { instance: *instance, bytes });
+        }
+        self.take_call(call_id);
+    }
+
+    /// The instance is over: what it had in flight fails at once.
+    pub(super) fn fail_in_flight(&mut self, id: ServerId) {
+        let server = self.servers.get_mut(&id).expect("its instance just ended");
+        let name = server.definition.name.clone();
+        let fault = match server.ended_by.take() {
+            Some(exit) => {
+                let how = match exit.cause {
+                    ExitCause::Code(code) => format!("exited with code {code}"),
+                    ExitCause::Signal(signal) => format!("was killed by signal {signal}"),
+                };
+                let fault = Fault::new(Code::ServerCrashed, format!("{name} {how} with the call in flight"));
+                match exit.cause {
+                    ExitCause::Code(code) => fault.with("exit_code", code),
+                    ExitCause::Signal(signal) => fault.with("signal", signal),
+                }
+                .with("oom", exit.oom)
+            }
+            None => Fault::new(Code::ServerCrashed, format!("{name} was stopped with the call in flight")),
+        };
+        for call in server.lane.in_flight().to_vec() {
+            self.end_call(call, Answer::Refused(fault.clone().outcome(Outcome::SentUnknown)));
+        }
+    }
+}
+
+fn bad_output(message: &str) -> Fault {
+    Fault::new(Code::BadServerOutput, message).outcome(Outcome::SentUnknown)
+}
+
+fn parse_hello(result: &RawValue) -> Option<Hello> {
+    #[derive(Deserialize)]
+    struct Wire<'a> {
+        #[serde(rename = "protocolVersion")]
+        protocol_version: Option<String>,
+        #[serde(rename = "serverInfo", borrow)]
+        server_info: Option<&'a RawValue>,
+    }
+    let wire: Wire<'_> = serde_json::from_str(result.get()).ok()?;
+    let small = |raw: &&RawValue| raw.get().len() <= SERVER_INFO_MAX;
+    Some(Hello {
+        server_info: wire.server_info.filter(small).map(|raw| raw.get().as_bytes().to_vec()),
+        protocol_version: wire.protocol_version.filter(|version| version.len() <= 64),
+    })
+}

@@ -1,0 +1,191 @@
+//! What becomes of changes once the store has spoken: a change is done to the core only after it is durable, and a
+//! client is told only after that. An outcome that is unknown is told as a failure and then made one (`Reconcile`).
+
+use crate::api::fault::{Code, Fault};
+use crate::core::asks::{is_at_rest, needs_restart, store_unavailable};
+use crate::core::contract::{Answer, Output, StoreOp, StoreOutcome};
+use crate::core::definition::Definition;
+use crate::core::lifecycle::Event;
+use crate::core::outbox::{ChangeKind, Pending};
+use crate::core::parked::WaitOn;
+use crate::core::server::Server;
+use crate::core::Core;
+use crate::ids::{ConnId, ServerId, StoreSeq};
+use crate::limits::{SHUTDOWN_GRACE, STOP_GRACE};
+use std::sync::Arc;
+
+impl Core {
+    pub(super) fn store_done(&mut self, seq: StoreSeq, outcome: StoreOutcome) {
+        // None: its client has been told otherwise, and the row is being put right.
+        let Some(pending) = self.outbox.done(seq) else { return };
+        match outcome {
+            StoreOutcome::Committed => self.committed(pending),
+            StoreOutcome::Rejected(why) => {
+                log::error!("the store refused a write: {why}");
+                self.undone(pending, Fault::new(Code::StoreUnavailable, format!("the database refused it: {why}")));
+            }
+            StoreOutcome::Unknown(why) => {
+                log::debug!("a write has an unknown outcome: {why}");
+                self.outbox.disown(&pending);
+                self.undone(pending, store_unavailable());
+                self.schedule_flush();
+            }
+        }
+    }
+
+    /// The database hangs: the client may not wait any longer.
+    pub(super) fn store_timed_out(&mut self, conn: ConnId, seq: StoreSeq) {
+        self.outbox.stall();
+        match self.outbox.abandon(seq) {
+            Some(pending) => self.undone(pending, store_unavailable()),
+            None => self.refuse(conn, store_unavailable()),
+        }
+    }
+
+    fn committed(&mut self, pending: Pending) {
+        match pending {
+            Pending::Register { server, definition, conn, wait } => self.registered(server, definition, conn, wait),
+            Pending::Change { server, definition, up, conn, kind } => self.changed(server, definition, up, conn, kind),
+            Pending::Delete { server, conn, volumes } => self.deleted(server, conn, volumes),
+            Pending::TokenInsert { token, secret, conn, .. } => {
+                self.tokens.insert(token.clone());
+                self.answer(conn, Answer::TokenCreated { token, secret });
+            }
+            Pending::TokenDelete { name, conn } => {
+                self.tokens.remove(&name);
+                self.answer(conn, Answer::TokenRevoked);
+            }
+            // A status that changed while the last one was on its way.
+            Pending::Status { .. } => {
+                if self.outbox.has_unsent() {
+                    self.schedule_flush();
+                }
+            }
+            Pending::Reconcile { .. } | Pending::ReconcileToken { .. } | Pending::AdminToken => {}
+        }
+    }
+
+    /// Nothing came of it: everything is as it was before the client asked.
+    fn undone(&mut self, pending: Pending, fault: Fault) {
+        match pending {
+            Pending::Register { definition, conn, .. } => {
+                self.names.remove(&definition.name);
+                self.refuse(conn, fault);
+            }
+            Pending::Change { server, conn, .. } | Pending::Delete { server, conn, .. } => {
+                if let Some(server) = self.servers.get_mut(&server) {
+                    server.changing = false;
+                }
+                self.refuse(conn, fault);
+            }
+            Pending::TokenInsert { conn, .. } | Pending::TokenDelete { conn, .. } => self.refuse(conn, fault),
+            Pending::Status { .. } | Pending::Reconcile { .. } | Pending::ReconcileToken { .. } => {}
+            Pending::AdminToken => log::error!("the admin token could not be stored; it works until the next restart"),
+        }
+    }
+
+    fn registered(&mut self, id: ServerId, definition: Arc<Definition>, conn: ConnId, wait: bool) {
+        let startup_ms = definition.startup_timeout_ms;
+        log::info!("server={} id={id} registered", definition.name);
+        self.servers.insert(id, Server::new(id, definition, true, self.now.unix_ms));
+        let waiting = self.parked.release(conn).is_some();
+        if waiting && wait {
+            let on = WaitOn::Ready { server: id, registered: true };
+            self.park(conn, on, self.now.mono_ms + startup_ms);
+        }
+        if self.settings.hosting && self.is_running() {
+            self.advance(id, Event::Start);
+        } else {
+            self.tell_waiting(id);
+        }
+        if waiting && !wait {
+            let answer = self.status_answer(id, true);
+            self.deadlines.cancel(super::Timer::Client(conn));
+            self.outputs.push_back(Output::Answer { conn, answer });
+        }
+    }
+
+    fn changed(&mut self, id: ServerId, definition: Arc<Definition>, up: bool, conn: ConnId, kind: ChangeKind) {
+        let server = self.servers.get_mut(&id).expect("a server that changes is not removed");
+        let restart = needs_restart(&server.definition, &definition);
+        server.definition = definition;
+        server.desired_up = up;
+        server.changing = false;
+        let waiting = self.parked.release(conn).is_some();
+        let hosting = self.settings.hosting && self.is_running();
+        let event = match (up && hosting, kind) {
+            (false, _) => Event::Stop,
+            (true, ChangeKind::Patch) if restart && !is_at_rest(self.servers[&id].life.state()) => Event::Restart,
+            (true, _) => Event::Start,
+        };
+        self.advance(id, event);
+        if waiting {
+            self.park_for(conn, id, up && hosting);
+        }
+    }
+
+    fn deleted(&mut self, id: ServerId, conn: ConnId, volumes: bool) {
+        let server = self.servers.get_mut(&id).expect("a server that changes is not removed");
+        server.removing = Some(volumes);
+        server.desired_up = false;
+        if self.parked.release(conn).is_some() {
+            let grace_ms = (STOP_GRACE + SHUTDOWN_GRACE).as_millis() as u64;
+            self.park(conn, WaitOn::Gone(id), self.now.mono_ms + grace_ms);
+        }
+        // `Failed` has no instance but is no `Down` either; a stop makes it one.
+        self.advance(id, Event::Stop);
+    }
+
+    /// The last of a removed server: its record is gone and so is its container.
+    pub(super) fn forget(&mut self, id: ServerId) {
+        let Some(server) = self.servers.remove(&id) else { return };
+        let name = server.definition.name.clone();
+        log::info!("server={name} id={id} removed");
+        self.names.remove(&name);
+        self.outbox.forget(id);
+        self.deadlines.cancel(super::Timer::State(id));
+        for (conn, _) in self.parked.on_server(id) {
+            self.answer(conn, Answer::Deleted);
+        }
+        for conn in server.followers {
+            self.parked.release(conn);
+            self.outputs.push_back(Output::EndStream { conn });
+        }
+        if server.removing == Some(true) {
+            self.outputs.push_back(Output::RemoveVolumes { name });
+        }
+    }
+
+    // --- write-behind -------------------------------------------------------------------------------------------------
+
+    /// Hands out everything that waits to be written, if the store can take it.
+    pub(super) fn flush(&mut self) {
+        if !self.outbox.available() || !self.loaded {
+            return;
+        }
+        let (servers, tokens) = self.outbox.take_reconcile();
+        for id in servers {
+            let op = match self.servers.get(&id) {
+                Some(server) if server.removing.is_none() => StoreOp::InsertServer(Box::new(server.to_stored())),
+                Some(_) | None => StoreOp::DeleteServer { id },
+            };
+            let seq = self.outbox.issue(Pending::Reconcile { server: id });
+            self.outputs.push_back(Output::Store { seq, op });
+        }
+        for name in tokens {
+            let token = self.tokens.list().into_iter().find(|token| token.name == name);
+            let op = match token {
+                Some(token) => StoreOp::InsertToken { id: self.entropy.uuid(), token },
+                None => StoreOp::DeleteToken { name: name.clone() },
+            };
+            let seq = self.outbox.issue(Pending::ReconcileToken { name });
+            self.outputs.push_back(Output::Store { seq, op });
+        }
+        for id in self.outbox.take_dirty() {
+            let Some(server) = self.servers.get(&id) else { continue };
+            let op = StoreOp::SaveStatus { id, status: Box::new(server.stored_status()) };
+            let seq = self.outbox.issue(Pending::Status { server: id });
+            self.outputs.push_back(Output::Store { seq, op });
+        }
+    }
+}

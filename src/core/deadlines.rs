@@ -1,0 +1,90 @@
+//! Named deadlines in a min-heap. Setting a key again moves it, cancelling is lazy: the heap keeps stale entries until
+//! they come up or outnumber the live ones. Invariant: at most one live deadline per key.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::hash::Hash;
+
+pub struct Deadlines<K> {
+    heap: BinaryHeap<Reverse<(u64, K)>>,
+    live: HashMap<K, u64>,
+}
+
+impl<K: Copy + Eq + Hash + Ord> Default for Deadlines<K> {
+    fn default() -> Deadlines<K> {
+        Deadlines { heap: BinaryHeap::new(), live: HashMap::new() }
+    }
+}
+
+impl<K: Copy + Eq + Hash + Ord> Deadlines<K> {
+    pub fn set(&mut self, key: K, at_ms: u64) {
+        if self.live.insert(key, at_ms) != Some(at_ms) {
+            self.heap.push(Reverse((at_ms, key)));
+        }
+        if self.heap.len() > 2 * self.live.len() + 64 {
+            self.heap = self.live.iter().map(|(key, at)| Reverse((*at, *key))).collect();
+        }
+    }
+
+    pub fn cancel(&mut self, key: K) {
+        self.live.remove(&key);
+    }
+
+    /// When the earliest live deadline is due.
+    pub fn next(&mut self) -> Option<u64> {
+        while let Some(Reverse((at, key))) = self.heap.peek() {
+            if self.live.get(key) == Some(at) {
+                return Some(*at);
+            }
+            self.heap.pop();
+        }
+        None
+    }
+
+    /// Takes one deadline that has passed.
+    pub fn pop_due(&mut self, now_ms: u64) -> Option<K> {
+        if self.next()? > now_ms {
+            return None;
+        }
+        let Reverse((_, key)) = self.heap.pop().expect("next() saw it");
+        self.live.remove(&key);
+        Some(key)
+    }
+
+    pub fn len(&self) -> usize {
+        self.live.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.live.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moved_deadline_fires_once_at_its_new_time() {
+        let mut d = Deadlines::default();
+        d.set('a', 10);
+        d.set('b', 20);
+        d.set('a', 30);
+        assert_eq!(d.pop_due(15), None);
+        assert_eq!(d.pop_due(25), Some('b'));
+        assert_eq!(d.pop_due(25), None);
+        assert_eq!(d.pop_due(30), Some('a'));
+        assert_eq!((d.pop_due(99), d.next()), (None, None));
+    }
+
+    #[test]
+    fn a_cancelled_deadline_never_fires_and_its_memory_comes_back() {
+        let mut d = Deadlines::default();
+        for key in 0..100_000u32 {
+            d.set(key, 30_000);
+            d.cancel(key);
+        }
+        assert!(d.heap.len() < 200);
+        assert_eq!(d.pop_due(u64::MAX), None);
+    }
+}

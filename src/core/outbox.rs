@@ -1,0 +1,149 @@
+//! What must still be written, and who waits for it. Owns the numbering of store operations and what each of them
+//! means; status is coalesced per server and written behind. Invariant: every operation handed out has one entry here
+//! until its outcome is known, and an unknown outcome is never forgotten: the row is made to agree with the core again.
+
+use crate::core::contract::Token;
+use crate::core::definition::Definition;
+use crate::ids::{ConnId, ServerId, StoreSeq, Uuid};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+/// What an operation was for.
+#[derive(Debug)]
+pub enum Pending {
+    Register { server: ServerId, definition: Arc<Definition>, conn: ConnId, wait: bool },
+    /// A new definition, or a new desired state, or both.
+    Change { server: ServerId, definition: Arc<Definition>, up: bool, conn: ConnId, kind: ChangeKind },
+    Delete { server: ServerId, conn: ConnId, volumes: bool },
+    TokenInsert { id: Uuid, token: Token, secret: String, conn: ConnId },
+    TokenDelete { name: String, conn: ConnId },
+    Status { server: ServerId },
+    /// The row, or its absence, as the core knows it.
+    Reconcile { server: ServerId },
+    ReconcileToken { name: String },
+    /// The token of `admin.token`, which must be there whatever else is.
+    AdminToken,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangeKind {
+    Patch,
+    Start,
+    Stop,
+}
+
+#[derive(Default)]
+pub struct Outbox {
+    connected: bool,
+    /// An operation has been out for longer than a client would wait: the database hangs.
+    stalled: bool,
+    issued: u64,
+    pending: HashMap<StoreSeq, Pending>,
+    /// Servers whose status has changed since it was last handed out.
+    dirty: BTreeSet<ServerId>,
+    /// Servers with a status on its way.
+    saving: BTreeSet<ServerId>,
+    reconcile: BTreeSet<ServerId>,
+    reconcile_tokens: BTreeSet<String>,
+}
+
+impl Outbox {
+    /// May a change be asked of the store now?
+    pub fn available(&self) -> bool {
+        self.connected && !self.stalled
+    }
+
+    pub fn opened(&mut self) {
+        self.connected = true;
+        self.stalled = false;
+    }
+
+    pub fn lost(&mut self) {
+        self.connected = false;
+    }
+
+    pub fn stall(&mut self) {
+        self.stalled = true;
+    }
+
+    pub fn issue(&mut self, pending: Pending) -> StoreSeq {
+        self.issued += 1;
+        let seq = StoreSeq(self.issued);
+        if let Pending::Status { server } = pending {
+            self.saving.insert(server);
+        }
+        self.pending.insert(seq, pending);
+        seq
+    }
+
+    /// The operation has an outcome: the database answers again.
+    pub fn done(&mut self, seq: StoreSeq) -> Option<Pending> {
+        self.stalled = false;
+        let pending = self.pending.remove(&seq)?;
+        if let Pending::Status { server } = pending {
+            self.saving.remove(&server);
+        }
+        Some(pending)
+    }
+
+    /// The client of this operation has been told that it failed. Its late outcome must be undone.
+    pub fn abandon(&mut self, seq: StoreSeq) -> Option<Pending> {
+        let pending = self.pending.remove(&seq)?;
+        self.disown(&pending);
+        Some(pending)
+    }
+
+    /// Whatever became of this operation, the row must agree with the core.
+    pub fn disown(&mut self, pending: &Pending) {
+        match pending {
+            Pending::Register { server, .. }
+            | Pending::Change { server, .. }
+            | Pending::Delete { server, .. }
+            | Pending::Reconcile { server } => {
+                self.reconcile.insert(*server);
+            }
+            Pending::Status { server } => {
+                self.dirty.insert(*server);
+            }
+            Pending::TokenInsert { token: Token { name, .. }, .. }
+            | Pending::TokenDelete { name, .. }
+            | Pending::ReconcileToken { name } => {
+                self.reconcile_tokens.insert(name.clone());
+            }
+            Pending::AdminToken => {}
+        }
+    }
+
+    pub fn mark(&mut self, server: ServerId) {
+        self.dirty.insert(server);
+    }
+
+    pub fn forget(&mut self, server: ServerId) {
+        self.dirty.remove(&server);
+    }
+
+    pub fn take_reconcile(&mut self) -> (BTreeSet<ServerId>, BTreeSet<String>) {
+        (std::mem::take(&mut self.reconcile), std::mem::take(&mut self.reconcile_tokens))
+    }
+
+    /// Dirty servers that have no status on its way: an older one may never overtake a newer one.
+    pub fn take_dirty(&mut self) -> Vec<ServerId> {
+        let ready: Vec<ServerId> = self.dirty.difference(&self.saving).copied().collect();
+        for server in &ready {
+            self.dirty.remove(server);
+        }
+        ready
+    }
+
+    /// Nothing is waiting and nothing is out.
+    pub fn is_clean(&self) -> bool {
+        self.pending.is_empty()
+            && self.dirty.is_empty()
+            && self.reconcile.is_empty()
+            && self.reconcile_tokens.is_empty()
+    }
+
+    pub fn has_unsent(&self) -> bool {
+        !(self.dirty.is_empty() && self.reconcile.is_empty() && self.reconcile_tokens.is_empty())
+    }
+}

@@ -1,0 +1,60 @@
+//! Clients that wait. Exactly one entry per waiting client, and four ends: answered, failed, timed out, gone. Whoever
+//! wants to answer must first `release` the client; a second answer finds nobody to give it to.
+
+use crate::ids::{CallId, ConnId, ServerId, StoreSeq};
+use std::collections::HashMap;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitOn {
+    /// The reply to a call; the call's own deadline holds.
+    Reply(CallId),
+    /// Durability of a change.
+    Stored(StoreSeq),
+    /// A server to be ready, or to show that it will not be.
+    Ready { server: ServerId, registered: bool },
+    /// A server to be down.
+    Down(ServerId),
+    /// A server to be down and forgotten.
+    Gone(ServerId),
+    /// Nothing more: it follows a log until it leaves.
+    Log(ServerId),
+}
+
+#[derive(Default)]
+pub struct Parked {
+    clients: HashMap<ConnId, WaitOn>,
+}
+
+impl Parked {
+    pub fn park(&mut self, conn: ConnId, on: WaitOn) {
+        let before = self.clients.insert(conn, on);
+        assert!(before.is_none(), "a client waits for one thing");
+    }
+
+    pub fn release(&mut self, conn: ConnId) -> Option<WaitOn> {
+        self.clients.remove(&conn)
+    }
+
+    pub fn get(&self, conn: ConnId) -> Option<WaitOn> {
+        self.clients.get(&conn).copied()
+    }
+
+    /// Everyone who waits for this server itself (not for a reply of it).
+    pub fn on_server(&self, server: ServerId) -> Vec<(ConnId, WaitOn)> {
+        let of_it = |on: &WaitOn| match on {
+            WaitOn::Ready { server: s, .. } | WaitOn::Down(s) | WaitOn::Gone(s) => *s == server,
+            WaitOn::Reply(_) | WaitOn::Stored(_) | WaitOn::Log(_) => false,
+        };
+        let mut found: Vec<_> = self.clients.iter().filter(|(_, on)| of_it(on)).map(|(c, on)| (*c, *on)).collect();
+        found.sort_by_key(|(conn, _)| *conn);
+        found
+    }
+
+    pub fn len(&self) -> usize {
+        self.clients.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.clients.is_empty()
+    }
+}

@@ -1,0 +1,198 @@
+//! One registered server, as the core sees it: its definition, its life, its calls and what it has said. Holds state
+//! and answers questions about it; what happens to it is decided in `lifecycle.rs` and done in `mod.rs`.
+
+use crate::api::fault::{Code, Fault, Outcome};
+use crate::core::calls::Lane;
+use crate::core::contract::{Exit, LastCrash, Now, StatusView, StoredServer, StoredStatus};
+use crate::core::definition::Definition;
+use crate::core::lifecycle::{Lifecycle, State, Then};
+use crate::core::log_ring::LogRing;
+use crate::ids::{ConnId, ServerId};
+use std::sync::Arc;
+
+pub struct Server {
+    pub id: ServerId,
+    pub definition: Arc<Definition>,
+    /// What the operator wants; what is, stands in `life`.
+    pub desired_up: bool,
+    pub created_unix_ms: u64,
+    pub life: Lifecycle,
+    pub lane: Lane,
+    pub log: LogRing,
+    pub followers: Vec<ConnId>,
+    pub hello: Option<Hello>,
+    /// The last answer to `tools/list`, byte for byte.
+    pub tools: Option<Vec<u8>>,
+    pub restart_count: u64,
+    /// The next launch is a restart.
+    pub restart_due: bool,
+    pub last_crash: Option<LastCrash>,
+    pub last_error: Option<String>,
+    pub last_used_unix_ms: Option<u64>,
+    /// A change of it is on its way to the store.
+    pub changing: bool,
+    /// It is being removed; with its volumes?
+    pub removing: Option<bool>,
+    /// How the instance that is just being discarded ended.
+    pub ended_by: Option<Exit>,
+    pub said: Said,
+}
+
+/// What the handshake told.
+#[derive(Clone, Debug, Default)]
+pub struct Hello {
+    pub server_info: Option<Vec<u8>>,
+    pub protocol_version: Option<String>,
+}
+
+/// What came from the present instance's stdout besides answers; it tells why a handshake fails.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Said {
+    pub noise_lines: u64,
+    pub content_length: bool,
+    /// Answers to calls that had ended, over all instances.
+    pub late: u64,
+}
+
+impl Server {
+    pub fn new(id: ServerId, definition: Arc<Definition>, desired_up: bool, created_unix_ms: u64) -> Server {
+        Server {
+            id,
+            definition,
+            desired_up,
+            created_unix_ms,
+            life: Lifecycle::default(),
+            lane: Lane::default(),
+            log: LogRing::default(),
+            followers: Vec::new(),
+            hello: None,
+            tools: None,
+            restart_count: 0,
+            restart_due: false,
+            last_crash: None,
+            last_error: None,
+            last_used_unix_ms: None,
+            changing: false,
+            removing: None,
+            ended_by: None,
+            said: Said::default(),
+        }
+    }
+
+    pub fn from_stored(row: StoredServer) -> Server {
+        let mut server = Server::new(row.id, Arc::new(row.definition), row.desired_up, row.created_unix_ms);
+        server.restart_count = row.status.restart_count;
+        server.last_crash = row.status.last_crash;
+        server.last_error = row.status.last_error;
+        server.last_used_unix_ms = row.status.last_used_unix_ms;
+        server
+    }
+
+    pub fn to_stored(&self) -> StoredServer {
+        StoredServer {
+            id: self.id,
+            definition: (*self.definition).clone(),
+            desired_up: self.desired_up,
+            status: self.stored_status(),
+            created_unix_ms: self.created_unix_ms,
+        }
+    }
+
+    pub fn stored_status(&self) -> StoredStatus {
+        StoredStatus {
+            status: self.life.status(),
+            restart_count: self.restart_count,
+            last_crash: self.last_crash.clone(),
+            last_error: self.last_error.clone(),
+            last_used_unix_ms: self.last_used_unix_ms,
+        }
+    }
+
+    pub fn view(&self, default_provider: &str, now: Now) -> StatusView {
+        let since = match self.life.state() {
+            State::Ready { since_ms, .. } => Some(*since_ms),
+            State::Down
+            | State::Due
+            | State::Launching { .. }
+            | State::Greeting { .. }
+            | State::Mute { .. }
+            | State::Stopping { .. }
+            | State::Waiting { .. }
+            | State::Failed => None,
+        };
+        StatusView {
+            id: self.id,
+            definition: Arc::clone(&self.definition),
+            provider: self.definition.provider.clone().unwrap_or_else(|| default_provider.to_string()),
+            status: self.life.status(),
+            bridge_connected: self.definition.stdio_bridge && self.life.ready_instance().is_some(),
+            restart_count: self.restart_count,
+            last_crash: self.last_crash.clone(),
+            last_error: self.last_error.clone(),
+            uptime_ms: since.map(|since| now.mono_ms - since),
+            in_flight: self.lane.in_flight().len(),
+            waiting: self.lane.waiting(),
+            crash_level: self.life.crash_level(),
+            next_attempt_unix_ms: self.next_start_in(now).map(|ms| now.unix_ms + ms),
+            server_info: self.hello.as_ref().and_then(|h| h.server_info.clone()),
+            protocol_version: self.hello.as_ref().and_then(|h| h.protocol_version.clone()),
+            instance: self.life.instance(),
+            usage: None,
+            created_unix_ms: self.created_unix_ms,
+            last_used_unix_ms: self.last_used_unix_ms,
+        }
+    }
+
+    fn next_start_in(&self, now: Now) -> Option<u64> {
+        if let State::Waiting { until_ms, .. } = self.life.state() {
+            return Some(until_ms.saturating_sub(now.mono_ms));
+        }
+        None
+    }
+
+    /// May a call that has not been sent wait for this server? It may if the next start is due before its deadline.
+    pub fn admits(&self, deadline_ms: u64, now: Now) -> Result<(), Fault> {
+        let name = &self.definition.name;
+        match self.life.state() {
+            State::Ready { .. }
+            | State::Due
+            | State::Launching { .. }
+            | State::Greeting { .. }
+            | State::Mute { .. }
+            | State::Stopping { then: Then::Again | Then::Crash, .. } => Ok(()),
+            State::Down | State::Stopping { then: Then::Down, .. } => {
+                let message = format!("{name} is stopped; `POST …/{name}/start` starts it");
+                Err(Fault::new(Code::ServerStopped, message).outcome(Outcome::NotSent))
+            }
+            State::Failed => {
+                let cause = self.last_error.clone().unwrap_or_default();
+                let message = format!("{name} could not be restarted and was given up: {cause}");
+                Err(Fault::new(Code::RestartFailed, message).with("cause", cause).outcome(Outcome::NotSent))
+            }
+            State::Waiting { until_ms, .. } if *until_ms < deadline_ms => Ok(()),
+            State::Waiting { until_ms, .. } => {
+                let wait_ms = until_ms.saturating_sub(now.mono_ms);
+                let message = format!("{name} is restarting; its next start is in {wait_ms} ms, after this call's deadline");
+                let cause = self.last_error.clone().unwrap_or_default();
+                Err(Fault::new(Code::RestartInProgress, message)
+                    .with("cause", cause)
+                    .with("attempt", self.restart_count + 1)
+                    .with("next_attempt_in_ms", wait_ms)
+                    .outcome(Outcome::NotSent)
+                    .retry_after_ms(wait_ms))
+            }
+        }
+    }
+
+    /// Why did the handshake get no answer in time?
+    pub fn diagnosis(&self) -> String {
+        let after = format!("no answer to initialize within {} ms", self.definition.startup_timeout_ms);
+        match self.said {
+            Said { content_length: true, .. } => {
+                format!("{after}: it speaks Content-Length framing; set framing to content-length")
+            }
+            Said { noise_lines: 0, .. } => format!("{after}: it is silent; does it speak MCP on stdin and stdout?"),
+            Said { noise_lines, .. } => format!("{after}: it wrote {noise_lines} lines to stdout that are no JSON-RPC"),
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! From a configuration to a loop that can run: everything that may fail with a word to the operator happens here, in
+//! order, before the first event. Blocking is fine; nobody is connected yet.
+
+use crate::api::rest::Peer;
+use crate::config::{Auth, Config, Listen};
+use crate::core::{Core, Settings};
+use crate::os::client::Socket;
+use crate::os::clients::Clients;
+use crate::os::clock::Clock;
+use crate::os::database::Database;
+use crate::os::hosted::Instances;
+use crate::os::reactor::Reactor;
+use crate::os::reap::Role;
+use crate::os::signals::Signals;
+use crate::os::spawn;
+use crate::os::token::Source;
+use crate::sandbox::plan::{Layout, Runtime};
+use crate::sandbox::{probe, sweep};
+use crate::store::cluster::Cluster;
+use crate::store::premises;
+use crate::store::thread::Store;
+use mio::net::{TcpListener, UnixListener};
+use mio::{Interest, Poll, Waker};
+use nix::fcntl::{Flock, FlockArg};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+/// The parts of a loop, made but not yet running.
+pub struct Boot {
+    pub poll: Poll,
+    pub clock: Clock,
+    pub core: Core,
+    pub signals: Signals,
+    pub listeners: Vec<Listener>,
+    pub clients: Clients,
+    pub instances: Instances,
+    pub database: Database,
+}
+
+/// Runs the daemon until it is asked to stop. An error is a sentence for the operator.
+pub fn serve(config: Config) -> Result<(), String> {
+    make_data_dir(&config.data_dir)?;
+    // Held until the process ends: two daemons on one data directory would sweep each other's containers.
+    let _lock = lock(&config.data_dir)?;
+    let boot = prepare(&config)?;
+    Reactor::new(boot).run().map_err(|e| format!("the event loop failed: {e}"))
+}
+
+fn prepare(config: &Config) -> Result<Boot, String> {
+    let failed = |what: &str| {
+        let what = what.to_string();
+        move |e: io::Error| format!("{what}: {e}")
+    };
+    raise_descriptor_limit();
+    nix::sys::prctl::set_child_subreaper(true).map_err(|e| format!("cannot become a subreaper: {e}"))?;
+    let poll = Poll::new().map_err(failed("epoll"))?;
+    let mut signals = Signals::install().map_err(failed("signals"))?;
+    poll.registry()
+        .register(signals.socket(), Source::Signals.token(), Interest::READABLE)
+        .map_err(failed("signals"))?;
+    let listeners = listen(config, &poll)?;
+
+    let layout = Layout { data_dir: config.data_dir.clone(), mark: mark_of(&config.data_dir) };
+    let runtimes = find_runtimes(config);
+    let seed = random()?;
+    let core = Core::new(Settings {
+        providers: provider_order(config, &runtimes)?,
+        hosting: config.hosting_enabled,
+        admin_token_hash: admin_token(&config.data_dir, &seed)?,
+        seed: random()?,
+    });
+
+    let cluster = match &config.database_url {
+        Some(_) => None,
+        None => Some(Cluster::new(premises::prepare(&config.data_dir)?)),
+    };
+    let conninfo = match (&config.database_url, &cluster) {
+        (Some(url), _) => url.reveal().to_string(),
+        (None, Some(cluster)) => cluster.conninfo(),
+        (None, None) => unreachable!("no URL, so there is a cluster"),
+    };
+    let waker = Waker::new(poll.registry(), Source::Store.token()).map_err(failed("waker"))?;
+    let store = Store::spawn(conninfo, move || _ = waker.wake()).map_err(|e| e.to_string())?;
+
+    let sweep_args = sweep::args(&layout, runtimes.values());
+    let boot_id = format!("{:08x}", u32::from_le_bytes(seed[..4].try_into().expect("4 of 32")));
+    let mut instances = Instances::new(runtimes, layout, boot_id);
+    let sweep = spawn::own_child(&sweep_args).map_err(failed("the sweep of leftovers cannot be started"))?;
+    instances.children.add(sweep, Role::Sweep);
+    Ok(Boot {
+        poll,
+        clock: Clock::start(),
+        core,
+        signals,
+        listeners,
+        clients: Clients::new(config.data_dir.clone()),
+        instances,
+        database: Database::new(store, cluster),
+    })
+}
+
+// --- the data directory -------------------------------------------------------------------------------------------
+
+/// Traversable, because PostgreSQL runs as another user below it; everything in it is closed by itself.
+fn make_data_dir(dir: &Path) -> Result<(), String> {
+    let failed = |e: io::Error| format!("data_dir {}: {e}", dir.display());
+    DirBuilder::new().recursive(true).mode(0o711).create(dir).map_err(failed)?;
+    fs::create_dir_all(dir.join("run")).map_err(failed)?;
+    fs::set_permissions(dir.join("run"), fs::Permissions::from_mode(0o700)).map_err(failed)
+}
+
+fn lock(dir: &Path) -> Result<Flock<File>, String> {
+    let path = dir.join("lock");
+    let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
+    let file = file.map_err(|e| format!("{}: {e}", path.display()))?;
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| {
+        format!("another stdiod runs on {}; stop it, or give this one another data_dir", dir.display())
+    })
+}
+
+/// The cgroups of this daemon carry it, so that two daemons on one host never sweep each other's.
+fn mark_of(dir: &Path) -> String {
+    let real = fs::canonicalize(dir).unwrap_or_else(|_| dir.to_path_buf());
+    let hash = Sha256::digest(real.as_os_str().as_encoded_bytes());
+    hash[..4].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Reads the admin token, or makes it at the first start. The store has only its hash.
+fn admin_token(dir: &Path, seed: &[u8; 32]) -> Result<[u8; 32], String> {
+    let path = dir.join("admin.token");
+    let failed = |e: io::Error| format!("{}: {e}", path.display());
+    let token = match fs::read_to_string(&path) {
+        Ok(text) if text.trim().len() >= 32 => text.trim().to_string(),
+        Ok(_) => return Err(format!("{} holds no token; remove it to get a new one", path.display())),
+        Err(e) if e.kind() == ErrorKind::NotFound => {
+            let token = crate::core::entropy::Entropy::new(*seed).token();
+            let mut file =
+                OpenOptions::new().create_new(true).write(true).mode(0o600).open(&path).map_err(failed)?;
+            writeln!(file, "{token}").and_then(|()| file.sync_all()).map_err(failed)?;
+            log::info!("the admin token is in {}", path.display());
+            token
+        }
+        Err(e) => return Err(failed(e)),
+    };
+    Ok(Sha256::digest(token.as_bytes()).into())
+}
+
+fn random() -> Result<[u8; 32], String> {
+    let mut bytes = [0; 32];
+    let read = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
+    read.map(|()| bytes).map_err(|e| format!("/dev/urandom: {e}"))
+}
+
+// --- what the host can do -------------------------------------------------------------------------------------------
+
+fn find_runtimes(config: &Config) -> BTreeMap<String, Runtime> {
+    let mut found = BTreeMap::new();
+    for (name, provider) in &config.providers {
+        match probe::find(name, provider) {
+            Ok(runtime) => _ = found.insert(name.clone(), runtime),
+            Err(why) => log::warn!("provider {name} is not usable: {why}"),
+        }
+    }
+    found
+}
+
+/// The default first. If it cannot run here the next one stands in, with a warning.
+fn provider_order(config: &Config, runtimes: &BTreeMap<String, Runtime>) -> Result<Vec<String>, String> {
+    let wanted = &config.default_provider;
+    let mut order: Vec<String> = runtimes.keys().cloned().collect();
+    order.sort_by_key(|name| (name != wanted, name != "gvisor", name.clone()));
+    match order.first() {
+        Some(first) if first != wanted => {
+            log::warn!("the default provider {wanted} is not usable here; servers that name none run under {first}");
+        }
+        Some(_) => {}
+        None => {
+            log::warn!("no provider is usable here: no server can run; `stdiod doctor` says what to install");
+            order.push(wanted.clone());
+        }
+    }
+    Ok(order)
+}
+
+/// Every client and every instance costs descriptors; the soft limit is often far below the hard one.
+fn raise_descriptor_limit() {
+    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
+}
+
+// --- listeners ----------------------------------------------------------------------------------------------------
+
+pub struct Listener {
+    kind: Kind,
+    address: String,
+    /// Without a token, whoever reaches it is trusted.
+    open: bool,
+}
+
+enum Kind {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+fn listen(config: &Config, poll: &Poll) -> Result<Vec<Listener>, String> {
+    let mut listeners = Vec::new();
+    for (index, wanted) in config.listen.iter().enumerate() {
+        let mut listener = Listener::bind(wanted, config.auth).map_err(|e| {
+            format!("cannot listen on {wanted}: {e}; another daemon may be there, or choose another `listen`")
+        })?;
+        let token = Source::Listener(index).token();
+        let registered = match &mut listener.kind {
+            Kind::Tcp(socket) => poll.registry().register(socket, token, Interest::READABLE),
+            Kind::Unix(socket) => poll.registry().register(socket, token, Interest::READABLE),
+        };
+        registered.map_err(|e| format!("cannot listen on {wanted}: {e}"))?;
+        listeners.push(listener);
+    }
+    Ok(listeners)
+}
+
+impl Listener {
+    fn bind(wanted: &Listen, auth: Auth) -> io::Result<Listener> {
+        let open = auth == Auth::Off;
+        match wanted {
+            Listen::Tcp(address) => {
+                let socket = TcpListener::bind(*address)?;
+                let address = format!("http://{}", socket.local_addr()?);
+                Ok(Listener { kind: Kind::Tcp(socket), address, open })
+            }
+            Listen::Unix(path) => {
+                // The data directory's lock says that no daemon of ours is there; a dead one's socket is in the way.
+                if std::os::unix::net::UnixStream::connect(path).is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused) {
+                    fs::remove_file(path)?;
+                }
+                let socket = UnixListener::bind(path)?;
+                fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
+                Ok(Listener { kind: Kind::Unix(socket), address: wanted.to_string(), open })
+            }
+        }
+    }
+
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The next client, or none for now.
+    pub fn accept(&self) -> io::Result<Option<(Socket, Peer)>> {
+        loop {
+            let accepted = match &self.kind {
+                Kind::Tcp(listener) => listener.accept().map(|(socket, _)| {
+                    // An answer is one write; there is nothing to wait for.
+                    _ = socket.set_nodelay(true);
+                    (Socket::Tcp(socket), false)
+                }),
+                Kind::Unix(listener) => listener.accept().map(|(socket, _)| {
+                    let trusted = is_us(&socket);
+                    (Socket::Unix(socket), trusted)
+                }),
+            };
+            match accepted {
+                Ok((socket, us)) => {
+                    let peer = if us || self.open { Peer::Trusted } else { Peer::Token };
+                    return Ok(Some((socket, peer)));
+                }
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(None),
+                Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+}
+
+/// Root, or the user this daemon runs as: the kernel vouches for them.
+fn is_us(socket: &mio::net::UnixStream) -> bool {
+    getsockopt(socket, PeerCredentials).is_ok_and(|peer| peer.uid() == 0 || peer.uid() == nix::unistd::geteuid().as_raw())
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Kind::Unix(_) = self.kind
+            && let Some(path) = self.address.strip_prefix("unix:")
+        {
+            _ = fs::remove_file(path);
+        }
+    }
+}

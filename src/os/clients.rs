@@ -1,0 +1,314 @@
+//! All client connections: accepting them, reading their requests into the core, writing its answers out, and ending
+//! those that are too slow. Invariant: a client the core is working for is known to it until it is told `ClientGone`.
+
+use crate::api::fault::{Code, Fault};
+use crate::api::rest::{self, Interpreted, Peer};
+use crate::core::Core;
+use crate::core::contract::{Answer, Ask, Input, LogEntry, Now};
+use crate::core::definition::Source as RootfsSource;
+use crate::ids::ConnId;
+use crate::limits::CONNECTIONS_MAX;
+use crate::os::client::{Client, Doing, Read1, Socket};
+use crate::os::token::Source;
+use crate::sandbox::image;
+use crate::wire::http_in::{Method, Step};
+use crate::wire::http_out::{self, Framing, Response};
+use crate::wire::sse;
+use mio::{Interest, Registry};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+pub struct Clients {
+    map: HashMap<ConnId, Client>,
+    minted: u64,
+    /// Where images are, for the one question that is asked of the disk: is it there?
+    data_dir: PathBuf,
+    scratch: Vec<u8>,
+    /// Those with something to write, or to end, before the loop sleeps.
+    touched: Vec<ConnId>,
+    /// Those that have more to read though the kernel will not say so again.
+    runnable: Vec<ConnId>,
+    /// When to look at a client's deadline. Lazy: an entry may be early, never late.
+    deadlines: BinaryHeap<Reverse<(u64, ConnId)>>,
+}
+
+impl Clients {
+    pub fn new(data_dir: PathBuf) -> Clients {
+        Clients {
+            map: HashMap::new(),
+            minted: 0,
+            data_dir,
+            scratch: vec![0; 64 * 1024],
+            touched: Vec::new(),
+            runnable: Vec::new(),
+            deadlines: BinaryHeap::new(),
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.map.is_empty()
+    }
+
+    pub fn has_runnable(&self) -> bool {
+        !self.runnable.is_empty()
+    }
+
+    // --- in ---------------------------------------------------------------------------------------------------------
+
+    pub fn admit(&mut self, mut socket: Socket, peer: Peer, registry: &Registry, now: Now) -> io::Result<()> {
+        if self.map.len() >= CONNECTIONS_MAX {
+            // Best effort: it is a fresh socket, so the few bytes fit its buffer.
+            match &mut socket {
+                Socket::Tcp(socket) => _ = socket.write(http_out::BUSY),
+                Socket::Unix(socket) => _ = socket.write(http_out::BUSY),
+            }
+            return Ok(());
+        }
+        self.minted += 1;
+        let id = ConnId(self.minted);
+        let token = Source::Client(id).token();
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        match &mut socket {
+            Socket::Tcp(socket) => registry.register(socket, token, interest)?,
+            Socket::Unix(socket) => registry.register(socket, token, interest)?,
+        }
+        self.map.insert(id, Client::new(id, socket, peer, now.mono_ms));
+        self.touched.push(id);
+        Ok(())
+    }
+
+    /// The kernel says something of this client.
+    pub fn woke(&mut self, id: ConnId, readable: bool, writable: bool, closed: bool, core: &mut Core, now: Now) {
+        let Some(client) = self.map.get_mut(&id) else { return };
+        client.readable |= readable;
+        if closed && matches!(client.doing, Doing::Waiting | Doing::Streaming) {
+            // It does not wait for its answer any more.
+            client.doing = Doing::Closed;
+            core.handle(Input::ClientGone { conn: id }, now);
+            self.touched.push(id);
+            return;
+        }
+        if writable && client.has_backlog() {
+            self.touched.push(id);
+        }
+        if readable || closed {
+            self.serve(id, core, now);
+        }
+    }
+
+    /// Everyone who stopped early in the last turn.
+    pub fn serve_runnable(&mut self, core: &mut Core, now: Now) {
+        for id in std::mem::take(&mut self.runnable) {
+            self.serve(id, core, now);
+        }
+    }
+
+    /// Reads at most one request and gives it to the core.
+    fn serve(&mut self, id: ConnId, core: &mut Core, now: Now) {
+        let Some(client) = self.map.get_mut(&id) else { return };
+        while client.doing == Doing::Reading {
+            match client.read(&mut self.scratch) {
+                Read1::Nothing => {
+                    client.rearm_if_moved(now.mono_ms);
+                    if client.readable {
+                        self.runnable.push(id);
+                    }
+                    self.touched.push(id);
+                    return;
+                }
+                Read1::Gone => {
+                    client.doing = Doing::Closed;
+                    self.touched.push(id);
+                }
+                Read1::Step(Step::Continue) => {
+                    client.out().extend_from_slice(http_out::CONTINUE);
+                    self.touched.push(id);
+                }
+                Read1::Step(Step::Refuse(fault)) => {
+                    client.keep_alive = false;
+                    client.doing = Doing::Waiting;
+                    let response = rest::refuse(&fault);
+                    self.respond(id, &response, now);
+                    return;
+                }
+                Read1::Step(Step::Request) => {
+                    self.request(id, core, now);
+                    return;
+                }
+                Read1::Step(Step::NeedMore) => unreachable!("read() goes on instead"),
+            }
+        }
+    }
+
+    fn request(&mut self, id: ConnId, core: &mut Core, now: Now) {
+        let client = self.map.get_mut(&id).expect("it is being served");
+        client.doing = Doing::Waiting;
+        client.deadline_ms = None;
+        let request = client.parser.request();
+        (client.keep_alive, client.http10) = (request.keep_alive && core.is_accepting(), request.http10);
+        client.head_only = request.method == Method::Head;
+        let response = match rest::interpret(&request, core.tokens(), &client.peer) {
+            Ok(Interpreted::Ask { who, ask }) => match missing_image(&ask, &self.data_dir) {
+                None => return core.handle(Input::Asked { conn: id, who, ask }, now),
+                Some(fault) => rest::refuse(&fault),
+            },
+            Ok(Interpreted::Direct(response)) => response,
+            Err(fault) => rest::refuse(&fault),
+        };
+        self.respond(id, &response, now);
+    }
+
+    // --- out --------------------------------------------------------------------------------------------------------
+
+    pub fn answer(&mut self, id: ConnId, answer: Answer, now: Now) {
+        match answer {
+            Answer::Follow { entries } => self.open_stream(id, &entries),
+            other => {
+                let response = rest::render(other);
+                self.respond(id, &response, now);
+            }
+        }
+    }
+
+    fn respond(&mut self, id: ConnId, response: &Response, now: Now) {
+        let Some(client) = self.map.get_mut(&id) else { return };
+        let framing = Framing { keep_alive: client.keep_alive, head_only: client.head_only, http10: client.http10 };
+        http_out::write_response(client.out(), response, framing);
+        self.touched.push(id);
+        if !client.keep_alive {
+            client.doing = Doing::Closing;
+            client.rearm(now.mono_ms);
+            return;
+        }
+        client.doing = Doing::Reading;
+        client.parser.finish();
+        client.rearm(now.mono_ms);
+        // It may have sent its next request already: in the parser, or still in the socket.
+        if client.readable || client.parser.phase() != crate::wire::http_in::Phase::Idle {
+            self.runnable.push(id);
+        }
+    }
+
+    fn open_stream(&mut self, id: ConnId, entries: &[LogEntry]) {
+        let Some(client) = self.map.get_mut(&id) else { return };
+        client.doing = Doing::Streaming;
+        let framing = Framing { keep_alive: false, head_only: client.head_only, http10: client.http10 };
+        http_out::write_stream_head(client.out(), 200, "text/event-stream", &[], framing);
+        for entry in entries {
+            self.stream(id, entry);
+        }
+        self.touched.push(id);
+    }
+
+    pub fn stream(&mut self, id: ConnId, entry: &LogEntry) {
+        let Some(client) = self.map.get_mut(&id) else { return };
+        let mut event = Vec::new();
+        sse::event(&mut event, None, None, &rest::render_log_event(entry));
+        match client.http10 {
+            true => client.out().extend_from_slice(&event),
+            false => http_out::write_chunk(client.out(), &event),
+        }
+        self.touched.push(id);
+    }
+
+    pub fn end_stream(&mut self, id: ConnId) {
+        let Some(client) = self.map.get_mut(&id) else { return };
+        if !client.http10 {
+            http_out::write_last_chunk(client.out());
+        }
+        client.doing = Doing::Closing;
+        self.touched.push(id);
+    }
+
+    /// The last phase of a turn: write what there is, close what is over.
+    pub fn flush(&mut self, core: &mut Core, now: Now) {
+        for id in std::mem::take(&mut self.touched) {
+            let Some(client) = self.map.get_mut(&id) else { continue };
+            if client.doing != Doing::Closed && client.has_backlog() && client.flush(now.mono_ms).is_err() {
+                self.drop_client(id, core, now);
+                continue;
+            }
+            if client.doing == Doing::Closing && !client.has_backlog() {
+                client.doing = Doing::Closed;
+            }
+            if client.doing == Doing::Closed {
+                self.map.remove(&id);
+                continue;
+            }
+            self.arm(id);
+        }
+    }
+
+    fn arm(&mut self, id: ConnId) {
+        let client = self.map.get_mut(&id).expect("it was just written to");
+        if let Some(at) = client.deadline_ms
+            && client.armed_ms.is_none_or(|armed| at < armed)
+        {
+            client.armed_ms = Some(at);
+            self.deadlines.push(Reverse((at, id)));
+        }
+    }
+
+    // --- deadlines ----------------------------------------------------------------------------------------------------
+
+    pub fn next_deadline(&self) -> Option<u64> {
+        self.deadlines.peek().map(|Reverse((at, _))| *at)
+    }
+
+    pub fn expire(&mut self, core: &mut Core, now: Now) {
+        while self.next_deadline().is_some_and(|at| at <= now.mono_ms) {
+            let Reverse((at, id)) = self.deadlines.pop().expect("just peeked");
+            let Some(client) = self.map.get_mut(&id) else { continue };
+            if client.armed_ms != Some(at) {
+                continue;
+            }
+            client.armed_ms = None;
+            match client.deadline_ms {
+                Some(deadline) if deadline <= now.mono_ms => self.too_slow(id, core, now),
+                Some(_) => self.arm(id),
+                None => {}
+            }
+        }
+    }
+
+    fn too_slow(&mut self, id: ConnId, core: &mut Core, now: Now) {
+        let client = self.map.get_mut(&id).expect("just looked up");
+        let in_request = client.parser.phase() != crate::wire::http_in::Phase::Idle;
+        if client.doing == Doing::Reading && in_request && !client.has_backlog() {
+            client.keep_alive = false;
+            let fault = Fault::new(Code::RequestTimeout, "the request did not arrive in time");
+            self.respond(id, &rest::refuse(&fault), now);
+        } else {
+            self.drop_client(id, core, now);
+        }
+    }
+
+    fn drop_client(&mut self, id: ConnId, core: &mut Core, now: Now) {
+        let Some(client) = self.map.remove(&id) else { return };
+        if matches!(client.doing, Doing::Waiting | Doing::Streaming) {
+            core.handle(Input::ClientGone { conn: id }, now);
+        }
+    }
+
+    /// The daemon leaves: whoever still waits has nothing to wait for.
+    pub fn unanswered(&self) -> usize {
+        self.map.values().filter(|client| client.has_backlog()).count()
+    }
+}
+
+/// A registration must not be stored for an image that is not here. One look at the disk, at registration only.
+fn missing_image(ask: &Ask<'_>, data_dir: &std::path::Path) -> Option<Fault> {
+    let Ask::Register { definition, .. } = ask else { return None };
+    let RootfsSource::Image(name) = &definition.source else { return None };
+    if image::exists(data_dir, name) {
+        return None;
+    }
+    let message = format!("image: {name} is not here; `stdiod image import PATH --name {name}` brings it");
+    Some(Fault::new(Code::ImageNotFound, message).with("field", "image"))
+}

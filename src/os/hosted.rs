@@ -1,0 +1,318 @@
+//! All instances: their pipes and processes, from the launcher's spawn to the last of the clean-up. Turns what the core
+//! wants into children and signals, and what becomes of them into inputs. Invariant: an instance's `Exited` comes after
+//! everything it ever said.
+
+use crate::core::Core;
+use crate::core::contract::{Exit, ExitCause, Input, LaunchFault, LaunchFaultKind, Now, StopSignal, Usage};
+use crate::core::definition::Definition;
+use crate::ids::InstanceId;
+use crate::os::pipes::{Drawn, Pipes};
+use crate::os::reap::{Children, Role};
+use crate::os::spawn;
+use crate::sandbox::cgroup::CgroupFiles;
+use crate::sandbox::discard;
+use crate::sandbox::plan::{LaunchPlan, Layout, Report, Runtime, RuntimeKind};
+use crate::sandbox::probe;
+use mio::Registry;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+
+/// Clean-ups under way at once; a crash of everything must not become a fork bomb.
+const DISCARDS_AT_ONCE: usize = 16;
+
+struct Hosted {
+    container_id: String,
+    runtime: Runtime,
+    pipes: Pipes,
+    process: Process,
+    cgroup: CgroupFiles,
+    /// For the CPU share between two looks at the cgroup.
+    last_look: Option<(u64, u64)>,
+}
+
+enum Process {
+    /// The launcher and its report.
+    Launching { pid: i32, report: Option<OwnedFd> },
+    Running { pid: i32 },
+    Ended,
+}
+
+pub struct Instances {
+    map: HashMap<InstanceId, Hosted>,
+    pub children: Children,
+    runtimes: BTreeMap<String, Runtime>,
+    layout: Layout,
+    /// Distinguishes the containers of this life of the daemon from those of any other.
+    boot_id: String,
+    scratch: Vec<u8>,
+    /// Instances with more to read though the kernel will not say so again.
+    runnable: Vec<InstanceId>,
+    discards: VecDeque<Vec<OsString>>,
+    discarding: usize,
+}
+
+impl Instances {
+    pub fn new(runtimes: BTreeMap<String, Runtime>, layout: Layout, boot_id: String) -> Instances {
+        Instances {
+            map: HashMap::new(),
+            children: Children::default(),
+            runtimes,
+            layout,
+            boot_id,
+            scratch: vec![0; 64 * 1024],
+            runnable: Vec::new(),
+            discards: VecDeque::new(),
+            discarding: 0,
+        }
+    }
+
+    pub fn has_runnable(&self) -> bool {
+        !self.runnable.is_empty()
+    }
+
+    /// Nothing runs and nothing is being cleaned up.
+    pub fn is_at_rest(&self) -> bool {
+        self.map.is_empty() && self.discarding == 0 && self.discards.is_empty()
+    }
+
+    // --- what the core wants ------------------------------------------------------------------------------------
+
+    pub fn launch(
+        &mut self,
+        instance: InstanceId,
+        provider: &str,
+        definition: &Definition,
+        registry: &Registry,
+    ) -> Result<(), LaunchFault> {
+        let Some(runtime) = self.runtimes.get(provider).cloned() else {
+            let message = format!("provider {provider} is not usable here");
+            return Err(LaunchFault { kind: LaunchFaultKind::ProviderUnusable, message });
+        };
+        let internal = |e: std::io::Error| LaunchFault {
+            kind: LaunchFaultKind::Internal,
+            message: format!("the launcher could not be started: {e}"),
+        };
+        let container_id = format!("{}-{instance}", self.boot_id);
+        let (pipes, far) = Pipes::open(instance, registry).map_err(internal)?;
+        let plan = LaunchPlan {
+            container_id: container_id.clone(),
+            definition: definition.clone(),
+            runtime: runtime.clone(),
+            layout: self.layout.clone(),
+        };
+        let (pid, report) = spawn::launcher(&plan, far).map_err(internal)?;
+        self.children.add(pid, Role::Launcher(instance));
+        let cgroup = CgroupFiles::of(&self.layout, &container_id);
+        let process = Process::Launching { pid, report: Some(report) };
+        self.map.insert(instance, Hosted { container_id, runtime, pipes, process, cgroup, last_look: None });
+        Ok(())
+    }
+
+    pub fn write(&mut self, instance: InstanceId, bytes: Vec<u8>) {
+        if let Some(hosted) = self.map.get_mut(&instance)
+            && !hosted.pipes.write(bytes)
+        {
+            log::warn!("instance={instance} reads nothing: a message to it was dropped");
+        }
+    }
+
+    pub fn close_stdin(&mut self, instance: InstanceId) {
+        if let Some(hosted) = self.map.get_mut(&instance) {
+            hosted.pipes.close_stdin();
+        }
+    }
+
+    pub fn signal(&mut self, instance: InstanceId, signal: StopSignal) {
+        let Some(hosted) = self.map.get(&instance) else { return };
+        match (&hosted.process, signal, hosted.runtime.kind) {
+            (Process::Ended, _, _) | (Process::Launching { .. }, StopSignal::Term, _) => {}
+            // Its end without a report is a launch that failed; the clean-up finds whatever it had begun.
+            (Process::Launching { pid, .. }, StopSignal::Kill, _) => send(*pid, Signal::SIGKILL),
+            (Process::Running { pid }, StopSignal::Kill, _) => send(*pid, Signal::SIGKILL),
+            (Process::Running { pid }, StopSignal::Term, RuntimeKind::Native) => send(*pid, Signal::SIGTERM),
+            // The sandbox itself would die of a SIGTERM; only the runtime can bring it to the process inside.
+            (Process::Running { .. }, StopSignal::Term, RuntimeKind::Gvisor) => {
+                let argv = probe::kill_argv(&hosted.runtime, &self.layout, &hosted.container_id, "TERM");
+                match spawn::foreign_child(&argv) {
+                    Ok(pid) => self.children.add(pid, Role::Messenger),
+                    Err(e) => log::warn!("instance={instance} cannot be told to stop: {e}"),
+                }
+            }
+        }
+    }
+
+    pub fn discard(&mut self, instance: InstanceId) {
+        if let Some(hosted) = self.map.remove(&instance) {
+            self.discards.push_back(discard::args(&hosted.runtime, &self.layout, &hosted.container_id));
+            self.start_discards();
+        }
+    }
+
+    /// A server's volumes go only with the server, and only when that was asked for.
+    pub fn remove_volumes(&mut self, name: &str) {
+        let path = self.layout.data_dir.join("volumes").join(name);
+        match spawn::foreign_child(&["rm".into(), "-rf".into(), "--".into(), path.into_os_string()]) {
+            Ok(pid) => self.children.add(pid, Role::Messenger),
+            Err(e) => log::error!("server={name} volumes are not removed: {e}"),
+        }
+    }
+
+    fn start_discards(&mut self) {
+        while self.discarding < DISCARDS_AT_ONCE {
+            let Some(args) = self.discards.pop_front() else { return };
+            match spawn::own_child(&args) {
+                Ok(pid) => {
+                    self.children.add(pid, Role::Discard);
+                    self.discarding += 1;
+                }
+                // What is left is found by the sweep of the next boot.
+                Err(e) => log::error!("a container cannot be cleaned up now: {e}"),
+            }
+        }
+    }
+
+    // --- what the kernel says -----------------------------------------------------------------------------------
+
+    pub fn stdin_writable(&mut self, instance: InstanceId) {
+        if let Some(hosted) = self.map.get_mut(&instance) {
+            hosted.pipes.flush();
+        }
+    }
+
+    pub fn stdout_readable(&mut self, instance: InstanceId, core: &mut Core, now: Now) {
+        if let Some(hosted) = self.map.get_mut(&instance) {
+            hosted.pipes.stdout.readable = true;
+            self.read(instance, core, now);
+        }
+    }
+
+    pub fn stderr_readable(&mut self, instance: InstanceId, core: &mut Core, now: Now) {
+        if let Some(hosted) = self.map.get_mut(&instance) {
+            hosted.pipes.stderr.readable = true;
+            self.read(instance, core, now);
+        }
+    }
+
+    pub fn serve_runnable(&mut self, core: &mut Core, now: Now) {
+        for instance in std::mem::take(&mut self.runnable) {
+            self.read(instance, core, now);
+        }
+    }
+
+    /// Reads both outputs within their budget; what is left has its turn in the next one.
+    fn read(&mut self, instance: InstanceId, core: &mut Core, now: Now) {
+        let Some(hosted) = self.map.get_mut(&instance) else { return };
+        read_stderr(instance, hosted, &mut self.scratch, core, now);
+        read_stdout(instance, hosted, &mut self.scratch, core, now);
+        if hosted.pipes.stdout.readable || hosted.pipes.stderr.readable {
+            self.runnable.push(instance);
+        }
+    }
+
+    /// A child of ours has ended; roles that are not an instance's are the caller's.
+    pub fn child_ended(&mut self, role: &Role, cause: ExitCause, core: &mut Core, now: Now) {
+        match role {
+            Role::Launcher(instance) => self.launcher_ended(*instance, cause, core, now),
+            Role::Container(instance) => self.container_ended(*instance, cause, core, now),
+            Role::Discard => {
+                self.discarding -= 1;
+                self.start_discards();
+            }
+            Role::Messenger | Role::Sweep | Role::InitDb | Role::Postgres => {}
+        }
+    }
+
+    fn launcher_ended(&mut self, instance: InstanceId, cause: ExitCause, core: &mut Core, now: Now) {
+        let report = self.map.get_mut(&instance).and_then(|hosted| match &mut hosted.process {
+            Process::Launching { report, .. } => report.take(),
+            Process::Running { .. } | Process::Ended => None,
+        });
+        match report.and_then(spawn::read_report) {
+            Some(Report::Started { pid }) => {
+                let dead = self.children.claim(pid, instance);
+                if let Some(hosted) = self.map.get_mut(&instance) {
+                    hosted.process = Process::Running { pid };
+                }
+                core.handle(Input::Launched { instance }, now);
+                if let Some(cause) = dead {
+                    self.container_ended(instance, cause, core, now);
+                }
+            }
+            Some(Report::Failed(why)) => core.handle(Input::LaunchFailed { instance, why }, now),
+            None => {
+                let message = format!("the launcher ended without a report ({cause:?})");
+                let why = LaunchFault { kind: LaunchFaultKind::Internal, message };
+                core.handle(Input::LaunchFailed { instance, why }, now);
+            }
+        }
+        self.children.settle();
+    }
+
+    fn container_ended(&mut self, instance: InstanceId, cause: ExitCause, core: &mut Core, now: Now) {
+        let Some(hosted) = self.map.get_mut(&instance) else { return };
+        hosted.process = Process::Ended;
+        // All it ever wrote is in the pipes by now. A pipe holds little, so this is no place for a budget.
+        while let Drawn::Bytes(n) = hosted.pipes.stderr.read(&mut self.scratch) {
+            core.handle(Input::StderrRead { instance, bytes: &self.scratch[..n] }, now);
+        }
+        while let Drawn::Bytes(n) = hosted.pipes.stdout.read(&mut self.scratch) {
+            feed_lines(instance, hosted, &self.scratch[..n], core, now);
+        }
+        let oom = hosted.cgroup.oom_killed();
+        core.handle(Input::Exited { instance, exit: Exit { cause, oom } }, now);
+    }
+
+    // --- numbers ----------------------------------------------------------------------------------------------------
+
+    /// What the cgroup says of an instance now. Reads kernel memory, not a disk.
+    pub fn usage(&mut self, instance: InstanceId, now: Now) -> Option<Usage> {
+        let hosted = self.map.get_mut(&instance)?;
+        let mut usage = hosted.cgroup.usage()?;
+        if let Some((at_ms, cpu_ms)) = hosted.last_look
+            && now.mono_ms > at_ms
+        {
+            let busy_ms = usage.cpu_ms_total.saturating_sub(cpu_ms);
+            usage.cpu_percent = 100.0 * busy_ms as f64 / (now.mono_ms - at_ms) as f64;
+        }
+        hosted.last_look = Some((now.mono_ms, usage.cpu_ms_total));
+        Some(usage)
+    }
+}
+
+fn read_stderr(instance: InstanceId, hosted: &mut Hosted, scratch: &mut [u8], core: &mut Core, now: Now) {
+    let mut taken = 0;
+    while hosted.pipes.stderr.within_budget(taken) {
+        let Drawn::Bytes(n) = hosted.pipes.stderr.read(scratch) else { return };
+        taken += n;
+        core.handle(Input::StderrRead { instance, bytes: &scratch[..n] }, now);
+    }
+}
+
+fn read_stdout(instance: InstanceId, hosted: &mut Hosted, scratch: &mut [u8], core: &mut Core, now: Now) {
+    let mut taken = 0;
+    while hosted.pipes.stdout.within_budget(taken) {
+        match hosted.pipes.stdout.read(scratch) {
+            Drawn::Bytes(n) => {
+                taken += n;
+                feed_lines(instance, hosted, &scratch[..n], core, now);
+            }
+            Drawn::Empty => {}
+            Drawn::Ended => core.handle(Input::StdoutClosed { instance }, now),
+        }
+    }
+}
+
+fn feed_lines(instance: InstanceId, hosted: &mut Hosted, bytes: &[u8], core: &mut Core, now: Now) {
+    hosted.pipes.lines.feed(bytes);
+    while let Some(line) = hosted.pipes.lines.next_line() {
+        core.handle(Input::LineRead { instance, line }, now);
+    }
+}
+
+fn send(pid: i32, signal: Signal) {
+    // ESRCH: it has just ended, and the reaper will say so.
+    _ = kill(Pid::from_raw(pid), signal);
+}

@@ -1,0 +1,158 @@
+//! The three pipes of one instance, as the daemon holds them: stdin with what the pipe did not take yet, stdout cut
+//! into lines, stderr as it comes. Our ends are non-blocking, the server's never are.
+
+use crate::ids::InstanceId;
+use crate::limits::{READ_BUDGET, STDIN_BACKLOG_MAX};
+use crate::os::token::Source;
+use crate::wire::lines::Lines;
+use mio::unix::pipe::{Receiver, Sender};
+use mio::{Interest, Registry};
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::unistd::pipe2;
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
+
+pub struct Pipes {
+    stdin: Option<Sender>,
+    backlog: VecDeque<Vec<u8>>,
+    backlog_bytes: usize,
+    /// How much of the backlog's front has been written.
+    written: usize,
+    close_when_flushed: bool,
+    pub stdout: Tap,
+    pub stderr: Tap,
+    pub lines: Lines,
+}
+
+/// The reading end of a pipe. `readable` is sticky: the kernel says it once per change.
+pub struct Tap {
+    receiver: Option<Receiver>,
+    pub readable: bool,
+}
+
+/// The server's ends, for the launcher.
+pub struct FarEnds {
+    pub stdin: OwnedFd,
+    pub stdout: OwnedFd,
+    pub stderr: OwnedFd,
+}
+
+pub enum Drawn {
+    Bytes(usize),
+    Empty,
+    Ended,
+}
+
+impl Pipes {
+    pub fn open(instance: InstanceId, registry: &Registry) -> io::Result<(Pipes, FarEnds)> {
+        let (stdin_far, stdin) = pipe2(OFlag::O_CLOEXEC)?;
+        let (stdout, stdout_far) = pipe2(OFlag::O_CLOEXEC)?;
+        let (stderr, stderr_far) = pipe2(OFlag::O_CLOEXEC)?;
+        for ours in [&stdin, &stdout, &stderr] {
+            fcntl(ours, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        }
+        // SAFETY: each descriptor is given away once.
+        let mut stdin = unsafe { Sender::from_raw_fd(stdin.into_raw_fd()) };
+        let stdout = Tap::register(stdout, Source::Stdout(instance), registry)?;
+        let stderr = Tap::register(stderr, Source::Stderr(instance), registry)?;
+        registry.register(&mut stdin, Source::Stdin(instance).token(), Interest::WRITABLE)?;
+        let pipes = Pipes {
+            stdin: Some(stdin),
+            backlog: VecDeque::new(),
+            backlog_bytes: 0,
+            written: 0,
+            close_when_flushed: false,
+            stdout,
+            stderr,
+            lines: Lines::default(),
+        };
+        Ok((pipes, FarEnds { stdin: stdin_far, stdout: stdout_far, stderr: stderr_far }))
+    }
+
+    /// Writes at once what the pipe takes and keeps the rest. False: the server reads so little that the backlog is
+    /// full, and these bytes were dropped.
+    pub fn write(&mut self, bytes: Vec<u8>) -> bool {
+        if self.stdin.is_none() {
+            return true;
+        }
+        if self.backlog_bytes + bytes.len() > STDIN_BACKLOG_MAX {
+            return false;
+        }
+        self.backlog_bytes += bytes.len();
+        self.backlog.push_back(bytes);
+        self.flush();
+        true
+    }
+
+    /// Writes until the backlog or the room in the pipe is used up. A broken pipe ends it: the exit will be seen.
+    pub fn flush(&mut self) {
+        let Some(stdin) = &mut self.stdin else { return };
+        while let Some(front) = self.backlog.front() {
+            match stdin.write(&front[self.written..]) {
+                Ok(n) => {
+                    self.written += n;
+                    self.backlog_bytes -= n;
+                    if self.written == front.len() {
+                        self.backlog.pop_front();
+                        self.written = 0;
+                    }
+                }
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return self.drop_stdin(),
+            }
+        }
+        if self.close_when_flushed {
+            self.drop_stdin();
+        }
+    }
+
+    pub fn close_stdin(&mut self) {
+        self.close_when_flushed = true;
+        self.flush();
+    }
+
+    fn drop_stdin(&mut self) {
+        self.stdin = None;
+        self.backlog.clear();
+        self.backlog_bytes = 0;
+    }
+}
+
+impl Tap {
+    fn register(fd: OwnedFd, source: Source, registry: &Registry) -> io::Result<Tap> {
+        // SAFETY: the descriptor is given away once.
+        let mut receiver = unsafe { Receiver::from_raw_fd(fd.into_raw_fd()) };
+        registry.register(&mut receiver, source.token(), Interest::READABLE)?;
+        Ok(Tap { receiver: Some(receiver), readable: false })
+    }
+
+    pub fn read(&mut self, scratch: &mut [u8]) -> Drawn {
+        let Some(receiver) = &mut self.receiver else { return Drawn::Empty };
+        loop {
+            match receiver.read(scratch) {
+                Ok(0) => break,
+                Ok(n) => {
+                    // A short read has emptied the pipe; its next bytes ring again.
+                    self.readable = n == scratch.len();
+                    return Drawn::Bytes(n);
+                }
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                    self.readable = false;
+                    return Drawn::Empty;
+                }
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(_) => break,
+            }
+        }
+        self.readable = false;
+        self.receiver = None;
+        Drawn::Ended
+    }
+
+    /// May another `scratch` be read in this turn, or is it somebody else's?
+    pub fn within_budget(&self, taken: usize) -> bool {
+        self.readable && taken < READ_BUDGET
+    }
+}

@@ -1,0 +1,253 @@
+//! The loop. One thread, one `poll`, and in every turn the same phases in the same order; the order is the design:
+//!
+//! 1. sleep until something happens or is due; 2. read the clock, once; 3. what became ready becomes inputs, each source
+//! within its budget; 4. deadlines that have passed; 5. do what the core wants, until it wants nothing more (a failure is
+//! a new input, never a recursion); 6. write what is to be written and close what is over. Nothing in a turn blocks but 1.
+
+use crate::core::Core;
+use crate::core::contract::{Answer, Input, Now, Output, StatusView};
+use crate::os::boot::{Boot, Listener};
+use crate::os::clients::Clients;
+use crate::os::clock::Clock;
+use crate::os::database::Database;
+use crate::os::hosted::Instances;
+use crate::os::reap::Role;
+use crate::os::signals::Signals;
+use crate::os::token::Source;
+use mio::{Events, Poll};
+use std::io;
+use std::time::Duration;
+
+pub struct Reactor {
+    poll: Poll,
+    clock: Clock,
+    core: Core,
+    signals: Signals,
+    listeners: Vec<Listener>,
+    /// A listener whose accept failed for want of descriptors is tried again after this time.
+    accept_again_ms: Option<u64>,
+    clients: Clients,
+    instances: Instances,
+    database: Database,
+    announced: bool,
+    exit: Exit,
+}
+
+/// How far the end has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Exit {
+    Running,
+    /// The core is done; children and the database are on their way out.
+    Leaving,
+    Over,
+}
+
+/// After a failed accept.
+const ACCEPT_PAUSE_MS: u64 = 100;
+
+impl Reactor {
+    pub fn new(boot: Boot) -> Reactor {
+        Reactor {
+            poll: boot.poll,
+            clock: boot.clock,
+            core: boot.core,
+            signals: boot.signals,
+            listeners: boot.listeners,
+            accept_again_ms: None,
+            clients: boot.clients,
+            instances: boot.instances,
+            database: boot.database,
+            announced: false,
+            exit: Exit::Running,
+        }
+    }
+
+    pub fn run(mut self) -> io::Result<()> {
+        let mut events = Events::with_capacity(1024);
+        let start = self.clock.now();
+        self.database.start(&mut self.instances.children, start);
+        while self.exit != Exit::Over {
+            let timeout = self.sleep_for(self.clock.now());
+            if let Err(e) = self.poll.poll(&mut events, timeout)
+                && e.kind() != io::ErrorKind::Interrupted
+            {
+                return Err(e);
+            }
+            let now = self.clock.now();
+            self.clients.serve_runnable(&mut self.core, now);
+            self.instances.serve_runnable(&mut self.core, now);
+            for event in &events {
+                self.woke(event, now);
+            }
+            self.pass_deadlines(now);
+            self.perform(now);
+            self.clients.flush(&mut self.core, now);
+            self.announce();
+            self.follow_exit(now);
+        }
+        self.database.close();
+        Ok(())
+    }
+
+    // --- 1: sleep ---------------------------------------------------------------------------------------------------
+
+    fn sleep_for(&mut self, now: Now) -> Option<Duration> {
+        if self.clients.has_runnable() || self.instances.has_runnable() {
+            return Some(Duration::ZERO);
+        }
+        let due = [
+            self.core.next_deadline(),
+            self.clients.next_deadline(),
+            self.database.next_deadline(),
+            self.accept_again_ms,
+        ];
+        let due = due.into_iter().flatten().min()?;
+        // One more: a timer may be late, but a poll that ends just before it would spin.
+        Some(Duration::from_millis(due.saturating_sub(now.mono_ms) + 1))
+    }
+
+    // --- 3: what became ready -----------------------------------------------------------------------------------
+
+    fn woke(&mut self, event: &mio::event::Event, now: Now) {
+        match Source::of(event.token()) {
+            Source::Listener(index) => self.accept(index, now),
+            Source::Client(conn) => {
+                let closed = event.is_read_closed() || event.is_error();
+                let (readable, writable) = (event.is_readable(), event.is_writable());
+                self.clients.woke(conn, readable, writable, closed, &mut self.core, now);
+            }
+            Source::Stdin(instance) => self.instances.stdin_writable(instance),
+            Source::Stdout(instance) => self.instances.stdout_readable(instance, &mut self.core, now),
+            Source::Stderr(instance) => self.instances.stderr_readable(instance, &mut self.core, now),
+            Source::Signals => self.signalled(now),
+            Source::Store => self.database.heard(&mut self.core, now),
+        }
+    }
+
+    fn accept(&mut self, index: usize, now: Now) {
+        loop {
+            match self.listeners[index].accept() {
+                Ok(Some((socket, peer))) => {
+                    if let Err(e) = self.clients.admit(socket, peer, self.poll.registry(), now) {
+                        log::warn!("a client was dropped: {e}");
+                    }
+                }
+                Ok(None) => return,
+                Err(e) => {
+                    // Out of descriptors, most likely. The edge will not come again, so come back by ourselves.
+                    log::warn!("cannot accept: {e}");
+                    self.accept_again_ms = Some(now.mono_ms + ACCEPT_PAUSE_MS);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn signalled(&mut self, now: Now) {
+        for _ in 0..self.signals.clear() {
+            self.core.handle(Input::ShutdownAsked, now);
+            self.listeners.clear();
+        }
+        for (_, role, cause) in self.instances.children.reap() {
+            match role {
+                Role::Sweep => self.core.handle(Input::Swept, now),
+                Role::InitDb | Role::Postgres => {
+                    self.database.child_ended(&role, cause, &mut self.instances.children, now);
+                }
+                Role::Launcher(_) | Role::Container(_) | Role::Discard | Role::Messenger => {
+                    self.instances.child_ended(&role, cause, &mut self.core, now);
+                }
+            }
+        }
+    }
+
+    // --- 4: deadlines -------------------------------------------------------------------------------------------------
+
+    fn pass_deadlines(&mut self, now: Now) {
+        self.core.tick(now);
+        self.clients.expire(&mut self.core, now);
+        self.database.tick(&mut self.instances.children, now);
+        if self.accept_again_ms.is_some_and(|at| at <= now.mono_ms) {
+            self.accept_again_ms = None;
+            for index in 0..self.listeners.len() {
+                self.accept(index, now);
+            }
+        }
+    }
+
+    // --- 5: what the core wants ---------------------------------------------------------------------------------
+
+    fn perform(&mut self, now: Now) {
+        while let Some(output) = self.core.poll_output() {
+            match output {
+                Output::Answer { conn, answer } => {
+                    let answer = self.with_usage(answer, now);
+                    self.clients.answer(conn, answer, now);
+                }
+                Output::Stream { conn, entry } => self.clients.stream(conn, &entry),
+                Output::EndStream { conn } => self.clients.end_stream(conn),
+                Output::Launch { instance, provider, definition } => {
+                    let launched = self.instances.launch(instance, &provider, &definition, self.poll.registry());
+                    if let Err(why) = launched {
+                        self.core.handle(Input::LaunchFailed { instance, why }, now);
+                    }
+                }
+                Output::Write { instance, bytes } => self.instances.write(instance, bytes),
+                Output::CloseStdin { instance } => self.instances.close_stdin(instance),
+                Output::Signal { instance, signal } => self.instances.signal(instance, signal),
+                Output::Discard { instance } => self.instances.discard(instance),
+                Output::RemoveVolumes { name } => self.instances.remove_volumes(&name),
+                Output::Store { seq, op } => {
+                    if let Some(outcome) = self.database.send(seq, op) {
+                        self.core.handle(Input::StoreDone { seq, outcome }, now);
+                    }
+                }
+                Output::Exit => self.exit = Exit::Leaving,
+            }
+        }
+    }
+
+    fn with_usage(&mut self, mut answer: Answer, now: Now) -> Answer {
+        let mut fill = |view: &mut StatusView| {
+            view.usage = view.instance.and_then(|instance| self.instances.usage(instance, now));
+        };
+        match &mut answer {
+            Answer::Registered(view) | Answer::Status(view) => fill(view),
+            Answer::List(views) => views.iter_mut().for_each(fill),
+            Answer::Deleted
+            | Answer::Result(_)
+            | Answer::ServerError { .. }
+            | Answer::Tools(_)
+            | Answer::Logs { .. }
+            | Answer::Follow { .. }
+            | Answer::Ready { .. }
+            | Answer::TokenCreated { .. }
+            | Answer::Tokens(_)
+            | Answer::TokenRevoked
+            | Answer::Refused(_) => {}
+        }
+        answer
+    }
+
+    // --- beginning and end ------------------------------------------------------------------------------------------
+
+    fn announce(&mut self) {
+        if !self.announced && self.core.is_running() {
+            self.announced = true;
+            for listener in &self.listeners {
+                log::info!("listening on {}", listener.address());
+            }
+        }
+    }
+
+    /// The core is done. The last answers go out, the clean-ups end, and the database stops after its last write.
+    fn follow_exit(&mut self, now: Now) {
+        if self.exit == Exit::Leaving
+            && self.instances.is_at_rest()
+            && self.clients.unanswered() == 0
+            && self.database.stop(&mut self.instances.children, now)
+        {
+            self.exit = Exit::Over;
+        }
+    }
+}

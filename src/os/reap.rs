@@ -1,0 +1,85 @@
+//! Children: who each pid is, and how it ended. The daemon is subreaper and reaps everything it inherits, also what it
+//! never started (a sandbox's helpers). A container may die before its launcher has said which pid it is; such exits
+//! are kept until the last launcher is done.
+
+use crate::core::contract::ExitCause;
+use crate::ids::InstanceId;
+use nix::errno::Errno;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+use std::collections::HashMap;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Role {
+    Launcher(InstanceId),
+    Container(InstanceId),
+    /// Removes what is left of an instance.
+    Discard,
+    /// Brings a signal to a sandbox that only its runtime can reach.
+    Messenger,
+    Sweep,
+    InitDb,
+    Postgres,
+}
+
+#[derive(Default)]
+pub struct Children {
+    roles: HashMap<i32, Role>,
+    /// Launchers whose report has not been dealt with.
+    unsettled: usize,
+    /// Exits of pids that nobody has claimed yet.
+    unclaimed: HashMap<i32, ExitCause>,
+}
+
+impl Children {
+    pub fn add(&mut self, pid: i32, role: Role) {
+        self.unsettled += usize::from(matches!(role, Role::Launcher(_)));
+        self.roles.insert(pid, role);
+    }
+
+    /// A launcher says that this pid is its container. If it is dead already, here is how it ended.
+    pub fn claim(&mut self, pid: i32, instance: InstanceId) -> Option<ExitCause> {
+        match self.unclaimed.remove(&pid) {
+            Some(cause) => Some(cause),
+            None => {
+                self.roles.insert(pid, Role::Container(instance));
+                None
+            }
+        }
+    }
+
+    /// Everyone who has ended since the last call. Ours come with their role.
+    pub fn reap(&mut self) -> Vec<(i32, Role, ExitCause)> {
+        let mut ended = Vec::new();
+        loop {
+            let (pid, cause) = match waitpid(Pid::from_raw(-1), Some(WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::Exited(pid, code)) => (pid.as_raw(), ExitCause::Code(code)),
+                Ok(WaitStatus::Signaled(pid, signal, _)) => (pid.as_raw(), ExitCause::Signal(signal as i32)),
+                Ok(WaitStatus::StillAlive) | Err(Errno::ECHILD) => break,
+                Ok(_) | Err(_) => continue,
+            };
+            match self.roles.remove(&pid) {
+                Some(role) => ended.push((pid, role, cause)),
+                None if self.unsettled > 0 => _ = self.unclaimed.insert(pid, cause),
+                None => {}
+            }
+        }
+        ended
+    }
+
+    /// A launcher's report has been dealt with; after the last one no unclaimed pid can be anybody's.
+    pub fn settle(&mut self) {
+        self.unsettled -= 1;
+        if self.unsettled == 0 {
+            self.unclaimed.clear();
+        }
+    }
+
+    pub fn count(&self, role: &Role) -> usize {
+        self.roles.values().filter(|other| *other == role).count()
+    }
+
+    pub fn pid_of(&self, role: &Role) -> Option<i32> {
+        self.roles.iter().find(|(_, other)| *other == role).map(|(pid, _)| *pid)
+    }
+}

@@ -1,0 +1,76 @@
+//! Children of the daemon. All of them are this same binary (or PostgreSQL's): whatever takes time — mounts, a runtime's
+//! start, the removal of a container — happens in a child, and the loop only sees it end.
+
+use crate::os::pipes::FarEnds;
+use crate::sandbox::plan::{LaunchPlan, Report};
+use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::unistd::pipe2;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+/// Starts a launcher. It gets the container's ends of the pipes as its own stdio, and two descriptors more: the plan,
+/// and a pipe for its one report.
+pub fn launcher(plan: &LaunchPlan, far: FarEnds) -> io::Result<(i32, OwnedFd)> {
+    // A memfd takes any plan at once; a pipe would block on a large one, and a file would touch the disk.
+    let mut plan_file = File::from(memfd_create(c"plan", MFdFlags::MFD_CLOEXEC)?);
+    serde_json::to_writer(&mut plan_file, plan)?;
+    plan_file.flush()?;
+    plan_file.rewind()?;
+    let (report, report_far) = pipe2(OFlag::O_CLOEXEC)?;
+    fcntl(&report, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    let mut command = this_binary();
+    command
+        .arg("launch")
+        .arg(plan_file.as_raw_fd().to_string())
+        .arg(report_far.as_raw_fd().to_string())
+        .stdin(far.stdin)
+        .stdout(far.stdout)
+        .stderr(far.stderr);
+    let inherited = [plan_file.as_raw_fd(), report_far.as_raw_fd()];
+    // SAFETY: fcntl is async-signal-safe, and both descriptors are open until after the spawn.
+    unsafe {
+        command.pre_exec(move || {
+            for fd in inherited {
+                let fd = std::os::fd::BorrowedFd::borrow_raw(fd);
+                fcntl(fd.as_fd(), FcntlArg::F_SETFD(FdFlag::empty()))?;
+            }
+            Ok(())
+        });
+    }
+    let child = command.spawn()?;
+    Ok((child.id() as i32, report))
+}
+
+/// What a launcher that has ended had to say. The report is smaller than a pipe holds, so it is all there.
+pub fn read_report(report: OwnedFd) -> Option<Report> {
+    let mut text = Vec::new();
+    // WouldBlock: somebody still holds the other end, but what was said is in `text`.
+    _ = File::from(report).take(crate::limits::REPORT_MAX as u64).read_to_end(&mut text);
+    serde_json::from_slice(&text).ok()
+}
+
+/// This binary with other arguments, and nothing on its stdio but our stderr.
+pub fn own_child(args: &[OsString]) -> io::Result<i32> {
+    let mut command = this_binary();
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::null());
+    Ok(command.spawn()?.id() as i32)
+}
+
+/// Another program, quietly.
+pub fn foreign_child(argv: &[OsString]) -> io::Result<i32> {
+    let mut command = Command::new(&argv[0]);
+    command.args(&argv[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+    Ok(command.spawn()?.id() as i32)
+}
+
+fn this_binary() -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    // A terminal's Ctrl-C is for the daemon, which then ends its children in order.
+    command.arg0("stdiod").process_group(0);
+    command
+}

@@ -1,0 +1,70 @@
+//! What an epoll event is about, packed into mio's token: a kind in the low bits and an id above them. Ids are never
+//! reused, so an event of something that is closed finds nothing.
+
+use crate::ids::{ConnId, InstanceId};
+use mio::Token;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    Listener(usize),
+    Client(ConnId),
+    Stdin(InstanceId),
+    Stdout(InstanceId),
+    Stderr(InstanceId),
+    /// SIGCHLD, SIGTERM, SIGINT.
+    Signals,
+    /// The store thread has said something.
+    Store,
+}
+
+const KIND_BITS: u32 = 3;
+
+impl Source {
+    pub fn token(self) -> Token {
+        let (kind, id) = match self {
+            Source::Listener(index) => (0, index as u64),
+            Source::Client(conn) => (1, conn.0),
+            Source::Stdin(instance) => (2, instance.0),
+            Source::Stdout(instance) => (3, instance.0),
+            Source::Stderr(instance) => (4, instance.0),
+            Source::Signals => (5, 0),
+            Source::Store => (6, 0),
+        };
+        Token((id << KIND_BITS | kind) as usize)
+    }
+
+    pub fn of(token: Token) -> Source {
+        let (kind, id) = (token.0 & ((1 << KIND_BITS) - 1), token.0 as u64 >> KIND_BITS);
+        match kind {
+            0 => Source::Listener(id as usize),
+            1 => Source::Client(ConnId(id)),
+            2 => Source::Stdin(InstanceId(id)),
+            3 => Source::Stdout(InstanceId(id)),
+            4 => Source::Stderr(InstanceId(id)),
+            5 => Source::Signals,
+            6 => Source::Store,
+            other => unreachable!("no source registers kind {other}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_source_survives_its_token() {
+        let all = [
+            Source::Listener(3),
+            Source::Client(ConnId(1 << 40)),
+            Source::Stdin(InstanceId(7)),
+            Source::Stdout(InstanceId(8)),
+            Source::Stderr(InstanceId(9)),
+            Source::Signals,
+            Source::Store,
+        ];
+        for source in all {
+            assert_eq!(Source::of(source.token()), source);
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Fake processes: what a kernel and a hostile server might do, one step at a time.
+
+use serde_json::Value;
+use stdiod::ids::InstanceId;
+
+/// splitmix64: small, good enough, and the same everywhere.
+pub struct Rng(pub u64);
+
+impl Rng {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+
+    pub fn one_in(&mut self, n: usize) -> bool {
+        self.below(n) == 0
+    }
+
+    pub fn pick<T: Copy>(&mut self, from: &[T]) -> Option<T> {
+        if from.is_empty() { None } else { Some(from[self.below(from.len())]) }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    Launching,
+    Running,
+    /// Exited, but the exit has not been told yet.
+    Dead,
+}
+
+pub struct Process {
+    pub instance: InstanceId,
+    pub server: String,
+    pub stage: Stage,
+    pub stdout_open: bool,
+    /// Requests it has read and not answered.
+    pub asked: Vec<(u64, Value)>,
+    /// It has been told to stop: it will, sooner or later.
+    pub told_to_stop: bool,
+    pub killed: bool,
+}
+
+impl Process {
+    pub fn new(instance: InstanceId, server: &str) -> Process {
+        Process {
+            instance,
+            server: server.to_string(),
+            stage: Stage::Launching,
+            stdout_open: true,
+            asked: Vec::new(),
+            told_to_stop: false,
+            killed: false,
+        }
+    }
+
+    /// Takes what the daemon wrote. Every line must be one JSON object.
+    pub fn read_stdin(&mut self, bytes: &[u8]) {
+        assert_eq!(bytes.last(), Some(&b'\n'), "messages are whole lines");
+        for line in bytes.split(|b| *b == b'\n').filter(|line| !line.is_empty()) {
+            let message: Value = serde_json::from_slice(line).expect("the daemon writes valid JSON");
+            match (message.get("id"), message["method"].as_str()) {
+                (Some(id), Some(_)) => self.asked.push((id.as_u64().expect("minted ids are numbers"), message)),
+                (None, Some("notifications/cancelled")) => {
+                    let id = message["params"]["requestId"].as_u64().expect("it names the call");
+                    self.asked.retain(|(other, _)| *other != id);
+                }
+                (None, Some("notifications/initialized")) => {}
+                other => panic!("the daemon wrote {other:?}: {message}"),
+            }
+        }
+    }
+
+    /// An honest answer to one of the requests it has.
+    pub fn answer(id: u64, request: &Value, rng: &mut Rng) -> Vec<u8> {
+        let method = request["method"].as_str().expect("a request");
+        let text = match (method, rng.below(6)) {
+            ("initialize", 0) => error(id, -32601),
+            ("initialize", 1) if rng.one_in(4) => error(id, -32000),
+            ("initialize", _) => {
+                format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"protocolVersion":"2025-11-25","serverInfo":{{"name":"s"}}}}}}"#)
+            }
+            ("tools/list", _) => format!(r#"{{"id":{id},"jsonrpc":"2.0","result":{{"tools":[]}}}}"#),
+            (_, 0) => error(id, -32602),
+            (_, _) => format!(r#"{{"result":{},"id":{id},"jsonrpc":"2.0"}}"#, request["params"]),
+        };
+        text.into_bytes()
+    }
+}
+
+fn error(id: u64, code: i64) -> String {
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":{code},"message":"no"}}}}"#)
+}

@@ -1,0 +1,561 @@
+//! The world around a core: it makes things happen at random and checks everything the core does about them.
+
+use super::kernel::{Process, Rng, Stage};
+use super::store::FakeStore;
+use serde_json::value::RawValue;
+use serde_json::{Map, json};
+use std::collections::{BTreeMap, BTreeSet};
+use stdiod::api::auth::Principal;
+use stdiod::api::fault::Code;
+use stdiod::core::contract::{
+    Answer, Ask, Change, Exit, ExitCause, Input, LaunchFault, LaunchFaultKind, LogFormat, Now, Output, ServerRef,
+    Status, StatusView, StopSignal,
+};
+use stdiod::core::definition::{CrashLoop, Definition, RestartPolicy};
+use stdiod::core::{Core, Settings};
+use stdiod::ids::{ConnId, InstanceId, ServerId};
+use stdiod::wire::lines::Line;
+
+const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
+
+/// What a client waits for, and what its answer must look like.
+#[derive(Debug)]
+enum Question {
+    Call { params: String },
+    Register,
+    Delete { name: &'static str },
+    Other,
+}
+
+/// The schedule of one server, restated naively: when may it start again at the earliest?
+#[derive(Default)]
+struct Shadow {
+    deaths: Vec<u64>,
+    level: usize,
+    ready_since: Option<u64>,
+    earliest: u64,
+}
+
+pub struct World {
+    core: Core,
+    rng: Rng,
+    now: Now,
+    conns: u64,
+    questions: BTreeMap<ConnId, Question>,
+    followers: BTreeSet<ConnId>,
+    processes: BTreeMap<InstanceId, Process>,
+    store: FakeStore,
+    shadows: BTreeMap<String, Shadow>,
+    definitions: BTreeMap<String, Definition>,
+    registered: BTreeSet<ServerId>,
+    listed: Vec<StatusView>,
+    exited: bool,
+    /// A running hash of all that happened: the same seed must give the same one.
+    trace: u64,
+}
+
+impl World {
+    pub fn new(seed: u64) -> World {
+        let mut rng = Rng(seed);
+        let mut bytes = [0; 32];
+        bytes[..8].copy_from_slice(&rng.next().to_le_bytes());
+        let core = Core::new(Settings {
+            providers: vec!["gvisor".to_string(), "crun".to_string()],
+            hosting: true,
+            admin_token_hash: [7; 32],
+            seed: bytes,
+        });
+        World {
+            core,
+            rng,
+            now: Now { mono_ms: 1, unix_ms: 1_700_000_000_000 },
+            conns: 0,
+            questions: BTreeMap::new(),
+            followers: BTreeSet::new(),
+            processes: BTreeMap::new(),
+            store: FakeStore::default(),
+            shadows: BTreeMap::new(),
+            definitions: BTreeMap::new(),
+            registered: BTreeSet::new(),
+            listed: Vec::new(),
+            exited: false,
+            trace: seed,
+        }
+    }
+
+    /// Lives for so many steps, then lets everything settle and checks that it does.
+    pub fn run(mut self, steps: usize) -> u64 {
+        if self.rng.one_in(2) {
+            self.input(Input::Swept);
+        }
+        self.open_store();
+        self.input(Input::Swept);
+        for _ in 0..steps {
+            self.step();
+        }
+        self.settle();
+        self.shut_down();
+        self.trace
+    }
+
+    fn step(&mut self) {
+        match self.rng.below(20) {
+            0..=4 => self.ask_call(),
+            5 => self.ask_change(),
+            6 => self.leave(),
+            7..=12 => self.process_step(),
+            13..=15 => self.store_step(),
+            16 => self.toggle_store(),
+            17..=18 => {
+                let ms = [0, 1, 5, 50][self.rng.below(4)];
+                self.pass(ms);
+            }
+            _ => {
+                let ms = [200, 1_000, 6_000, 40_000, 100_000][self.rng.below(5)];
+                self.pass(ms);
+            }
+        }
+    }
+
+    // --- time -------------------------------------------------------------------------------------------------------
+
+    fn pass(&mut self, ms: u64) {
+        self.now.mono_ms += ms;
+        // The wall clock may jump; nothing but what is shown may depend on it.
+        self.now.unix_ms = match self.rng.below(50) {
+            0 => self.now.unix_ms.saturating_sub(86_400_000),
+            1 => self.now.unix_ms + 86_400_000,
+            _ => self.now.unix_ms + ms,
+        };
+        self.core.tick(self.now);
+        self.perform();
+    }
+
+    fn input(&mut self, input: Input<'_>) {
+        self.core.handle(input, self.now);
+        self.perform();
+    }
+
+    // --- clients ----------------------------------------------------------------------------------------------------
+
+    fn ask(&mut self, ask: Ask<'_>, question: Question) {
+        self.conns += 1;
+        let conn = ConnId(self.conns);
+        self.questions.insert(conn, question);
+        self.core.handle(Input::Asked { conn, who: Principal::anonymous(), ask }, self.now);
+        self.perform();
+    }
+
+    fn name(&mut self) -> &'static str {
+        NAMES[self.rng.below(NAMES.len())]
+    }
+
+    fn ask_call(&mut self) {
+        let name = self.name();
+        let params = format!(r#"{{"token":"{}-{}"}}"#, name, self.rng.next());
+        let method = RawValue::from_string(r#""tools/call""#.to_string()).unwrap();
+        let raw = RawValue::from_string(params.clone()).unwrap();
+        let timeout_ms = [None, Some(1), Some(500), Some(10_000), Some(200_000)][self.rng.below(5)];
+        let server = ServerRef::Name(name.to_string());
+        self.ask(Ask::Call { server, method: &method, params: Some(&raw), timeout_ms }, Question::Call { params });
+    }
+
+    fn ask_change(&mut self) {
+        let name = self.name();
+        let server = ServerRef::Name(name.to_string());
+        // Any hand on a server may reset its schedule: the shadow then expects nothing of it.
+        if let Some(shadow) = self.shadows.get_mut(name) {
+            *shadow = Shadow { ready_since: shadow.ready_since, ..Shadow::default() };
+        }
+        match self.rng.below(12) {
+            0..=3 => {
+                let definition = self.definition(name);
+                let wait = self.rng.one_in(2);
+                self.ask(Ask::Register { definition: Box::new(definition), wait }, Question::Register);
+            }
+            4 => self.ask(Ask::Stop { server }, Question::Other),
+            5 => self.ask(Ask::Start { server }, Question::Other),
+            6 => self.ask(Ask::Restart { server }, Question::Other),
+            7 => {
+                let volumes = self.rng.one_in(2);
+                self.ask(Ask::Delete { server, volumes }, Question::Delete { name });
+            }
+            8 => {
+                let fields: Map<_, _> = match self.rng.below(3) {
+                    0 => json!({ "max_in_flight": 1 + self.rng.below(4) }),
+                    1 => json!({ "cmd": ["other"] }),
+                    _ => json!({ "enabled": self.rng.one_in(2) }),
+                }
+                .as_object()
+                .unwrap()
+                .clone();
+                if let Some(max) = fields.get("max_in_flight").and_then(|v| v.as_u64())
+                    && let Some(definition) = self.definitions.get_mut(name)
+                {
+                    // Until it is stored either bound may hold.
+                    definition.max_in_flight = definition.max_in_flight.max(max as u32);
+                }
+                self.ask(Ask::Patch { server, change: Box::new(Change { fields }) }, Question::Other);
+            }
+            9 => self.ask(Ask::List { status: None, name: None }, Question::Other),
+            10 => {
+                let follow = self.rng.one_in(2);
+                self.ask(Ask::Logs { server, tail: 10, follow, format: LogFormat::Json }, Question::Other);
+            }
+            _ => {
+                let (scopes, servers) = (vec!["mcp:call".to_string()], Vec::new());
+                self.ask(Ask::TokenCreate { name: name.to_string(), scopes, servers }, Question::Other);
+                self.ask(Ask::TokenRevoke { name: name.to_string() }, Question::Other);
+            }
+        }
+    }
+
+    fn definition(&mut self, name: &str) -> Definition {
+        let body = json!({ "name": name, "rootfs": "host", "cmd": ["x"] }).to_string();
+        let mut definition = stdiod::api::register::parse(body.as_bytes()).expect("a plain definition is valid");
+        definition.max_in_flight = [1, 1, 1, 3][self.rng.below(4)];
+        definition.queue_max = [1, 4, 256][self.rng.below(3)];
+        let policies = [RestartPolicy::Always, RestartPolicy::Always, RestartPolicy::OnFailure, RestartPolicy::Never];
+        definition.restart_policy = policies[self.rng.below(4)];
+        definition.startup_timeout_ms = [1_000, 60_000][self.rng.below(2)];
+        definition.crash_loop = match self.rng.below(4) {
+            0 => CrashLoop::relentless(),
+            1 => CrashLoop { max_attempts: Some(3), ..CrashLoop::default() },
+            _ => CrashLoop::default(),
+        };
+        definition
+    }
+
+    fn leave(&mut self) {
+        let waiting: Vec<ConnId> = self.questions.keys().chain(&self.followers).copied().collect();
+        if let Some(conn) = self.rng.pick(&waiting) {
+            self.questions.remove(&conn);
+            self.followers.remove(&conn);
+            self.input(Input::ClientGone { conn });
+        }
+    }
+
+    // --- processes --------------------------------------------------------------------------------------------------
+
+    fn process_step(&mut self) {
+        let all: Vec<InstanceId> = self.processes.keys().copied().collect();
+        let Some(instance) = self.rng.pick(&all) else { return };
+        let process = &self.processes[&instance];
+        match process.stage {
+            Stage::Launching if process.killed || self.rng.one_in(6) => self.launch_fails(instance),
+            Stage::Launching => self.launched(instance),
+            Stage::Dead => self.exits(instance),
+            Stage::Running => self.run_process(instance),
+        }
+    }
+
+    fn launched(&mut self, instance: InstanceId) {
+        self.processes.get_mut(&instance).unwrap().stage = Stage::Running;
+        self.input(Input::Launched { instance });
+    }
+
+    fn launch_fails(&mut self, instance: InstanceId) {
+        let process = self.processes.remove(&instance).unwrap();
+        if !process.told_to_stop {
+            self.death(&process.server, true);
+        }
+        let why = LaunchFault { kind: LaunchFaultKind::Runtime, message: "no such file".to_string() };
+        self.input(Input::LaunchFailed { instance, why });
+    }
+
+    fn run_process(&mut self, instance: InstanceId) {
+        let process = self.processes.get_mut(&instance).unwrap();
+        if process.killed || (process.told_to_stop && self.rng.one_in(3)) {
+            process.stage = Stage::Dead;
+            return;
+        }
+        match self.rng.below(30) {
+            0 => process.stage = Stage::Dead,
+            1 => {
+                process.stdout_open = false;
+                self.input(Input::StdoutClosed { instance });
+            }
+            2 => self.input(Input::StderrRead { instance, bytes: b"torn li" }),
+            3 => self.input(Input::StderrRead { instance, bytes: b"ne\nwhole line\n" }),
+            4 => self.says(instance, b"garbage that is no JSON"),
+            5 => self.says(instance, br#"{"jsonrpc":"2.0","id":99999999,"result":"nobody asked"}"#),
+            6 => self.says(instance, br#"{"jsonrpc":"2.0","method":"notifications/progress","params":{}}"#),
+            7 => self.discards_long_line(instance),
+            8 => self.answers(instance, true),
+            9 => self.says_neither(instance),
+            _ => self.answers(instance, false),
+        }
+    }
+
+    fn says(&mut self, instance: InstanceId, line: &[u8]) {
+        if self.processes[&instance].stdout_open {
+            self.input(Input::LineRead { instance, line: Line::Whole(line) });
+        }
+    }
+
+    fn answers(&mut self, instance: InstanceId, twice: bool) {
+        let process = self.processes.get_mut(&instance).unwrap();
+        if process.asked.is_empty() || !process.stdout_open {
+            return;
+        }
+        let (id, request) = process.asked.remove(self.rng.below(process.asked.len()));
+        let line = Process::answer(id, &request, &mut self.rng);
+        if request["method"] == "initialize" && !String::from_utf8_lossy(&line).contains("-32000") {
+            self.shadows.entry(process.server.clone()).or_default().ready_since = Some(self.now.mono_ms);
+        }
+        self.says(instance, &line);
+        if twice && self.processes.contains_key(&instance) {
+            self.says(instance, &line);
+        }
+    }
+
+    fn says_neither(&mut self, instance: InstanceId) {
+        let process = self.processes.get_mut(&instance).unwrap();
+        if let Some((id, request)) = process.asked.pop() {
+            assert!(request.is_object());
+            self.says(instance, format!(r#"{{"jsonrpc":"2.0","id":{id}}}"#).as_bytes());
+        }
+    }
+
+    fn discards_long_line(&mut self, instance: InstanceId) {
+        let process = self.processes.get_mut(&instance).unwrap();
+        if !process.stdout_open {
+            return;
+        }
+        let head = match process.asked.pop() {
+            Some((id, _)) => format!(r#"{{"jsonrpc":"2.0","id":{id},"result":"xxxx"#),
+            None => r#"{"jsonrpc":"2.0","method":"log","params":"xxxx"#.to_string(),
+        };
+        self.input(Input::LineRead { instance, line: Line::TooLong { head: head.as_bytes(), tail: b"xxxx\"}" } });
+    }
+
+    fn exits(&mut self, instance: InstanceId) {
+        let process = self.processes.remove(&instance).unwrap();
+        let cause = match (process.killed, self.rng.below(3)) {
+            (true, _) => ExitCause::Signal(9),
+            (false, 0) => ExitCause::Code(0),
+            (false, 1) => ExitCause::Code(3),
+            (false, _) => ExitCause::Signal(11),
+        };
+        let counts = self.definitions.get(&process.server).is_some_and(|d| match d.restart_policy {
+            RestartPolicy::Always => true,
+            RestartPolicy::OnFailure => cause != ExitCause::Code(0),
+            RestartPolicy::Never => false,
+        });
+        if counts && !process.told_to_stop {
+            self.death(&process.server, false);
+        }
+        self.input(Input::Exited { instance, exit: Exit { cause, oom: false } });
+    }
+
+    /// The shadow's own reading of the crash-loop rules.
+    fn death(&mut self, server: &str, launch: bool) {
+        let Some(rules) = self.definitions.get(server).map(|d| d.crash_loop.clone()) else { return };
+        let now = self.now.mono_ms;
+        let shadow = self.shadows.entry(server.to_string()).or_default();
+        if !launch && shadow.ready_since.is_some_and(|since| now - since >= rules.stable_ms) {
+            (shadow.deaths, shadow.level) = (Vec::new(), 0);
+        }
+        shadow.ready_since = None;
+        shadow.deaths.push(now);
+        let recent = shadow.deaths.iter().filter(|at| now - **at <= rules.window_ms).count();
+        let delay = if rules.relentless || shadow.level > 0 || recent > rules.threshold as usize {
+            shadow.level += 1;
+            rules.schedule_ms[(shadow.level - 1).min(rules.schedule_ms.len() - 1)]
+        } else {
+            [0, 1_000, 2_000][recent - 1]
+        };
+        shadow.earliest = now + delay;
+    }
+
+    // --- the store --------------------------------------------------------------------------------------------------
+
+    fn open_store(&mut self) {
+        self.store.up = true;
+        let snapshot = Some(Box::new(self.store.snapshot()));
+        self.input(Input::StoreOpened { snapshot });
+    }
+
+    fn toggle_store(&mut self) {
+        match (self.store.up, self.rng.below(3)) {
+            (true, 0) => {
+                self.store.up = false;
+                self.input(Input::StoreLost { why: "gone".to_string() });
+            }
+            (false, _) => {
+                self.store.up = true;
+                self.input(Input::StoreOpened { snapshot: None });
+            }
+            (true, _) => {}
+        }
+    }
+
+    fn store_step(&mut self) {
+        let (commits, breaks) = (self.rng.one_in(2), self.rng.one_in(30));
+        let Some((seq, outcome)) = self.store.step(commits, breaks) else { return };
+        if breaks && self.store.up {
+            self.store.up = false;
+            self.input(Input::StoreLost { why: "broke".to_string() });
+        }
+        self.input(Input::StoreDone { seq, outcome });
+    }
+
+    // --- what the core does -----------------------------------------------------------------------------------------
+
+    fn perform(&mut self) {
+        while let Some(output) = self.core.poll_output() {
+            self.note(&output);
+            match output {
+                Output::Answer { conn, answer } => self.answered(conn, answer),
+                Output::Stream { conn, .. } => assert!(self.followers.contains(&conn), "a stream to a stranger"),
+                Output::EndStream { conn } => assert!(self.followers.remove(&conn), "a stream ends once"),
+                Output::Launch { instance, definition, .. } => self.launch(instance, (*definition).clone()),
+                Output::Write { instance, bytes } => {
+                    if let Some(process) = self.processes.get_mut(&instance) {
+                        process.read_stdin(&bytes);
+                        let max = self.definitions[&process.server].max_in_flight as usize;
+                        assert!(process.asked.len() <= max, "{} requests at once, {max} allowed", process.asked.len());
+                    }
+                }
+                Output::CloseStdin { .. } => {}
+                Output::Signal { instance, signal } => {
+                    if let Some(process) = self.processes.get_mut(&instance) {
+                        match signal {
+                            StopSignal::Term => process.told_to_stop = true,
+                            StopSignal::Kill => process.killed = true,
+                        }
+                    }
+                }
+                Output::Discard { instance } => {
+                    assert!(!self.processes.contains_key(&instance), "only what has ended is discarded");
+                }
+                Output::RemoveVolumes { name } => assert!(NAMES.contains(&name.as_str())),
+                Output::Store { seq, op } => self.store.queue.push_back((seq, op)),
+                Output::Exit => self.exited = true,
+            }
+        }
+    }
+
+    fn launch(&mut self, instance: InstanceId, definition: Definition) {
+        let name = definition.name.clone();
+        assert!(self.processes.values().all(|p| p.server != name), "{name} has an instance already");
+        let earliest = self.shadows.get(&name).map_or(0, |shadow| shadow.earliest);
+        assert!(self.now.mono_ms >= earliest, "{name} starts at {}, not before {earliest}", self.now.mono_ms);
+        self.processes.insert(instance, Process::new(instance, &name));
+        self.definitions.insert(name, definition);
+    }
+
+    fn answered(&mut self, conn: ConnId, answer: Answer) {
+        let question = self.questions.remove(&conn).expect("an answer to nobody, or a second one");
+        match (question, answer) {
+            (Question::Call { params }, Answer::Result(bytes)) => {
+                assert_eq!(String::from_utf8(bytes).unwrap(), params, "somebody else's answer");
+            }
+            (Question::Call { .. }, Answer::ServerError { code, .. }) => assert_eq!(code, -32602),
+            (Question::Call { .. }, Answer::Refused(fault)) => {
+                let says = fault.data.contains_key("outcome");
+                let before = matches!(fault.code, Code::NotFound | Code::Unavailable | Code::StoreUnavailable);
+                assert!(says || before, "does not say whether it was sent: {fault:?}");
+            }
+            (Question::Register, Answer::Registered(view)) => {
+                assert!(self.store.rows.contains_key(&view.id), "told before it was stored");
+                self.registered.insert(view.id);
+            }
+            (Question::Register, Answer::Refused(_)) => {}
+            (Question::Delete { name }, Answer::Deleted) => {
+                assert!(self.processes.values().all(|p| p.server != name), "gone, but it runs");
+                self.shadows.remove(name);
+            }
+            (Question::Other, Answer::Follow { .. }) => _ = self.followers.insert(conn),
+            (Question::Other, Answer::List(views)) => self.listed = views,
+            (Question::Other | Question::Delete { .. }, other) => {
+                if let Answer::Status(view) = other {
+                    assert!(view.waiting <= view.definition.queue_max as usize);
+                }
+            }
+            (question, answer) => panic!("{question:?} was answered with {answer:?}"),
+        }
+    }
+
+    fn note(&mut self, output: &Output) {
+        for byte in format!("{} {output:?}", self.now.mono_ms).bytes() {
+            self.trace = (self.trace ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+
+    // --- the end ----------------------------------------------------------------------------------------------------
+
+    /// From here on everybody behaves, and so everything must come to rest.
+    fn settle(&mut self) {
+        for _ in 0..3_000 {
+            if !self.store.up {
+                self.store.up = true;
+                self.input(Input::StoreOpened { snapshot: None });
+            }
+            while let Some((seq, outcome)) = self.store.step(true, false) {
+                self.input(Input::StoreDone { seq, outcome });
+            }
+            for instance in self.processes.keys().copied().collect::<Vec<_>>() {
+                self.behave(instance);
+            }
+            for conn in std::mem::take(&mut self.followers) {
+                self.input(Input::ClientGone { conn });
+            }
+            if self.questions.is_empty() && self.core.is_idle() {
+                return self.check_rest();
+            }
+            if let Some(at) = self.core.next_deadline() {
+                self.pass(at.saturating_sub(self.now.mono_ms));
+            }
+        }
+        panic!("it does not come to rest: {:?} wait, idle {}", self.questions, self.core.is_idle());
+    }
+
+    fn behave(&mut self, instance: InstanceId) {
+        let Some(process) = self.processes.get_mut(&instance) else { return };
+        match process.stage {
+            Stage::Launching if process.killed => self.launch_fails(instance),
+            Stage::Launching => self.launched(instance),
+            Stage::Dead => self.exits(instance),
+            Stage::Running if process.told_to_stop || process.killed || !process.stdout_open => self.exits(instance),
+            Stage::Running => self.answers(instance, false),
+        }
+    }
+
+    /// What is told and what is stored are the same.
+    fn check_rest(&mut self) {
+        self.ask(Ask::List { status: None, name: None }, Question::Other);
+        let listed: BTreeMap<ServerId, StatusView> = self.listed.drain(..).map(|view| (view.id, view)).collect();
+        let stored: Vec<ServerId> = self.store.rows.keys().copied().collect();
+        assert_eq!(listed.keys().copied().collect::<Vec<_>>(), stored, "told and stored differ");
+        for (id, view) in &listed {
+            let row = &self.store.rows[id];
+            assert_eq!(row.definition, *view.definition);
+            assert_eq!(row.status.status, view.status, "the status was written down");
+            assert_eq!(row.status.restart_count, view.restart_count);
+            assert!(view.in_flight == 0 && view.waiting == 0);
+            let has_process = self.processes.values().any(|p| p.server == view.definition.name);
+            assert_eq!(has_process, matches!(view.status, Status::Ready | Status::Starting), "{:?}", view.status);
+        }
+    }
+
+    fn shut_down(&mut self) {
+        self.input(Input::ShutdownAsked);
+        for _ in 0..200 {
+            if self.exited {
+                assert!(self.processes.is_empty(), "containers outlive the daemon");
+                return;
+            }
+            for instance in self.processes.keys().copied().collect::<Vec<_>>() {
+                self.behave(instance);
+            }
+            while let Some((seq, outcome)) = self.store.step(true, false) {
+                self.input(Input::StoreDone { seq, outcome });
+            }
+            if let Some(at) = self.core.next_deadline() {
+                self.pass(at.saturating_sub(self.now.mono_ms));
+            }
+        }
+        panic!("the shutdown does not end");
+    }
+}
