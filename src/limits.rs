@@ -11,11 +11,21 @@ const MIB: usize = 1024 * KIB;
 pub const HEAD_MAX: usize = 32 * KIB;
 /// The request target alone; longer is 414.
 pub const TARGET_MAX: usize = 8 * KIB;
+/// The request line: the target, with room for any method there is and the version.
+pub const REQUEST_LINE_MAX: usize = TARGET_MAX + 64;
 pub const HEADERS_MAX: usize = 64;
+/// `Host`, or the authority of an absolute target.
+pub const HOST_MAX: usize = 255;
+/// Empty lines before a request line; RFC 9112 asks to be patient with at least one.
+pub const EMPTY_LINES_MAX: usize = 4;
 /// A request body; longer is 413.
 pub const BODY_MAX: usize = 8 * MIB;
 /// One chunk-size line with its extensions.
 pub const CHUNK_LINE_MAX: usize = 256;
+/// What may follow the last chunk; it is read and thrown away.
+pub const TRAILERS_MAX: usize = 8 * KIB;
+/// What a connection between two requests may keep of a large buffer.
+pub const BUFFER_KEPT_MAX: usize = 256 * KIB;
 /// Client connections open at once; the next gets a canned 503.
 pub const CONNECTIONS_MAX: usize = 16 * KIB;
 /// What a client may leave unread before it is dropped (answers to one call may be larger: they are one message).
@@ -116,7 +126,8 @@ pub const STORE_WAIT: Duration = Duration::from_secs(5);
 pub const TOKENS_MAX: usize = 4096;
 
 const _: () = assert!(LINE_HEAD_KEPT + LINE_TAIL_KEPT < LINE_MAX);
-const _: () = assert!(TARGET_MAX < HEAD_MAX);
+const _: () = assert!(REQUEST_LINE_MAX < HEAD_MAX);
+const _: () = assert!(HEAD_MAX <= u16::MAX as usize, "spans within a head are kept as u16");
 const _: () = assert!(BODY_MAX + HEAD_MAX < STDIN_BACKLOG_MAX, "one call must always fit the pipe's backlog");
 const _: () = assert!(FILES_BYTES_MAX < BODY_MAX, "a definition must fit a request body");
 const _: () = assert!(LINE_MAX >= TOOL_LIST_MAX);

@@ -1,0 +1,107 @@
+//! Server-sent events as bytes. Owns their line rules: whatever the data is, a client reads it back as one event, and no
+//! name or id can start a line of its own.
+
+use crate::wire::http_out::push_decimal;
+use memchr::memchr2;
+
+/// One event. A line end in `data` (LF, CR or both) is read back as LF.
+pub fn event(out: &mut Vec<u8>, event: Option<&str>, id: Option<&str>, data: &[u8]) {
+    if let Some(event) = event {
+        one_line(out, b"event: ", event);
+    }
+    if let Some(id) = id {
+        one_line(out, b"id: ", id);
+    }
+    lines(out, b"data: ", data);
+    out.push(b'\n');
+}
+
+/// What a client ignores: it keeps a quiet stream open.
+pub fn comment(out: &mut Vec<u8>, text: &str) {
+    lines(out, b": ", text.as_bytes());
+    out.push(b'\n');
+}
+
+/// How long a client waits before it connects again.
+pub fn retry(out: &mut Vec<u8>, ms: u64) {
+    out.extend_from_slice(b"retry: ");
+    push_decimal(out, ms);
+    out.extend_from_slice(b"\n\n");
+}
+
+/// Line ends in a value become spaces, and so does NUL, for which a client would ignore an id.
+fn one_line(out: &mut Vec<u8>, field: &[u8], value: &str) {
+    out.extend_from_slice(field);
+    out.extend(value.bytes().map(|byte| if matches!(byte, b'\n' | b'\r' | 0) { b' ' } else { byte }));
+    out.push(b'\n');
+}
+
+fn lines(out: &mut Vec<u8>, field: &[u8], mut text: &[u8]) {
+    loop {
+        out.extend_from_slice(field);
+        let Some(at) = memchr2(b'\n', b'\r', text) else { break };
+        out.extend_from_slice(&text[..at]);
+        out.push(b'\n');
+        let end = if text[at..].starts_with(b"\r\n") { 2 } else { 1 };
+        text = &text[at + end..];
+    }
+    out.extend_from_slice(text);
+    out.push(b'\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(name: Option<&str>, id: Option<&str>, data: &str) -> String {
+        let mut out = Vec::new();
+        event(&mut out, name, id, data.as_bytes());
+        String::from_utf8(out).unwrap()
+    }
+
+    /// The parser of the standard, as far as `data` goes.
+    fn read_back(text: &str) -> Vec<String> {
+        let (mut events, mut data) = (Vec::new(), String::new());
+        for line in text.lines() {
+            if line.is_empty() && !data.is_empty() {
+                data.pop();
+                events.push(std::mem::take(&mut data));
+            } else if let Some(value) = line.strip_prefix("data:") {
+                data.push_str(value.strip_prefix(' ').unwrap_or(value));
+                data.push('\n');
+            }
+        }
+        events
+    }
+
+    #[test]
+    fn an_event_has_its_fields_in_order() {
+        assert_eq!(written(Some("message"), Some("7"), "{}"), "event: message\nid: 7\ndata: {}\n\n");
+        assert_eq!(written(None, None, ""), "data: \n\n");
+    }
+
+    #[test]
+    fn data_comes_back_as_one_event_whatever_its_line_ends() {
+        let data = ["", "a", " a", "a\n", "\n", "a\nb", "a\r\nb", "a\rb", "a\n\nevent: x\n\ndata: y", "\r\r\n\n", ":"];
+        for data in data {
+            let unified = data.replace("\r\n", "\n").replace('\r', "\n");
+            assert_eq!(read_back(&written(None, None, data)), [unified], "{data:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_or_an_id_cannot_start_a_line() {
+        let text = written(Some("a\ndata: x"), Some("1\r\n\r\n\0data: y"), "z");
+        assert_eq!(text, "event: a data: x\nid: 1     data: y\ndata: z\n\n");
+    }
+
+    #[test]
+    fn comments_and_delays_are_no_events() {
+        let mut out = Vec::new();
+        comment(&mut out, "quiet\ndata: x");
+        retry(&mut out, 3000);
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(text, ": quiet\n: data: x\n\nretry: 3000\n\n");
+        assert!(read_back(&text).is_empty());
+    }
+}
