@@ -1,5 +1,6 @@
 //! Every bound of the program, in one place. A queue, buffer or wait that is not bounded here is a bug.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 const KIB: usize = 1024;
@@ -76,6 +77,8 @@ pub const LOG_LINES_KEPT: usize = 1000;
 pub const LOG_BYTES_KEPT: usize = 256 * KIB;
 /// Lines of stderr shown in `last_crash`.
 pub const CRASH_TAIL_LINES: usize = 20;
+/// Entries shown when a client does not say how many.
+pub const LOG_TAIL_DEFAULT: usize = 100;
 /// Clients that may follow one server's log at once.
 pub const FOLLOWERS_MAX: usize = 64;
 
@@ -109,6 +112,23 @@ pub const FILES_MAX: usize = 64;
 pub const FILES_BYTES_MAX: usize = MIB;
 /// Any other string of a definition.
 pub const STRING_MAX: usize = 32 * KIB;
+pub const IMAGE_REFERENCE_MAX: usize = 255;
+/// Any time of a definition, in milliseconds.
+pub const WAIT_MS: RangeInclusive<u64> = 1..=REQUEST_TIMEOUT_MAX.as_millis() as u64;
+/// More often, and the heartbeats of a few hundred servers would be the main work of the loop.
+pub const HEARTBEAT_MS: RangeInclusive<u64> = 100..=*WAIT_MS.end();
+/// A delay of a crash loop's schedule, how many there may be, and the least for the last one, which repeats.
+pub const BACKOFF_MS: RangeInclusive<u64> = 0..=*WAIT_MS.end();
+pub const BACKOFF_STEPS_MAX: usize = 32;
+pub const BACKOFF_LAST_MS_MIN: u64 = 10;
+pub const CRASH_THRESHOLD_MAX: u32 = 1000;
+pub const CRASH_ATTEMPTS_MAX: u32 = 1_000_000;
+pub const CPU_MILLI: RangeInclusive<u32> = 10..=1024 * 1000;
+pub const MEMORY_BYTES: RangeInclusive<u64> = 16 * MIB as u64..=64 * 1024 * 1024 * MIB as u64;
+/// The least that a file system can be made in.
+pub const DISK_BYTES: RangeInclusive<u64> = 4 * MIB as u64..=64 * 1024 * 1024 * MIB as u64;
+/// The kernel's own ceiling for pids.
+pub const PIDS: RangeInclusive<u32> = 1..=1 << 22;
 
 // --- images -------------------------------------------------------------------------------------------------------
 
@@ -124,6 +144,8 @@ pub const STORE_CHANNEL: usize = 1024;
 /// A write that a client waits for; afterwards 503.
 pub const STORE_WAIT: Duration = Duration::from_secs(5);
 pub const TOKENS_MAX: usize = 4096;
+/// Servers that one token may be limited to.
+pub const TOKEN_SERVERS_MAX: usize = 256;
 
 const _: () = assert!(LINE_HEAD_KEPT + LINE_TAIL_KEPT < LINE_MAX);
 const _: () = assert!(REQUEST_LINE_MAX < HEAD_MAX);
@@ -133,3 +155,4 @@ const _: () = assert!(FILES_BYTES_MAX < BODY_MAX, "a definition must fit a reque
 const _: () = assert!(LINE_MAX >= TOOL_LIST_MAX);
 const _: () = assert!(QUEUED_BYTES_MAX > BODY_MAX);
 const _: () = assert!(DRAIN_GRACE.as_secs() < SHUTDOWN_GRACE.as_secs());
+const _: () = assert!(LOG_TAIL_DEFAULT <= LOG_LINES_KEPT);

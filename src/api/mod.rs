@@ -1,5 +1,8 @@
 pub mod auth;
 pub mod fault;
+pub mod json;
+#[cfg(test)]
+pub mod mutation;
 pub mod register;
 pub mod rest;
 pub mod route;

@@ -77,6 +77,9 @@ pub struct PortMapping {
 pub struct Health {
     pub heartbeat_ms: u64,
     pub probe_timeout_ms: u64,
+    /// A server whose last sign of life is older than this is reported as stale; none: never.
+    #[serde(default)]
+    pub stale_ms: Option<u64>,
     pub on_unresponsive: OnUnresponsive,
 }
 
@@ -128,7 +131,12 @@ impl CrashLoop {
 
 impl Default for Health {
     fn default() -> Health {
-        Health { heartbeat_ms: 30_000, probe_timeout_ms: 3_000, on_unresponsive: OnUnresponsive::Report }
+        Health {
+            heartbeat_ms: 30_000,
+            probe_timeout_ms: 3_000,
+            stale_ms: None,
+            on_unresponsive: OnUnresponsive::Report,
+        }
     }
 }
 
