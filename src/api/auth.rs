@@ -1,13 +1,22 @@
-//! Who asks, and what they may do.
+//! Who asks, and what they may do. Owns the table of bearer tokens by their SHA-256; never holds a token itself.
+//! Finding one costs a hash and a lookup, so that its time tells nothing about tokens that are there.
+
+use crate::api::fault::{Code, Fault};
+use crate::core::contract::Token;
+use crate::limits::NAME_MAX;
+use ::core::net::IpAddr;
+use sha2::{Digest, Sha256};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 /// Somebody who has shown who they are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Principal {
     /// The token's name, or `anonymous` where the configuration allows that.
-    pub name: std::sync::Arc<str>,
+    pub name: Arc<str>,
     pub scopes: Scopes,
     /// The servers it may see and call; empty: all.
-    pub servers: std::sync::Arc<[String]>,
+    pub servers: Arc<[String]>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -15,4 +24,367 @@ pub struct Scopes {
     pub admin_read: bool,
     pub admin_write: bool,
     pub mcp_call: bool,
+}
+
+/// What a route asks of whoever uses it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    Nothing,
+    Read,
+    Write,
+    Call,
+    ReadOrCall,
+    TokensRead,
+    TokensWrite,
+}
+
+/// What is known about the other end of a connection before it says anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// It must show a token.
+    Token,
+    /// Authentication is off here, or the kernel vouches for root or the daemon's own user.
+    Trusted,
+}
+
+impl Scopes {
+    pub const NAMES: [&str; 3] = ["admin:read", "admin:write", "mcp:call"];
+    pub const ALL: Scopes = Scopes { admin_read: true, admin_write: true, mcp_call: true };
+
+    /// `admin:write` implies `admin:read`, but not `mcp:call`: who may configure a server may not thereby use it.
+    /// Names that are unknown grant nothing.
+    pub fn of<S: AsRef<str>>(names: &[S]) -> Scopes {
+        let has = |name: &str| names.iter().any(|given| given.as_ref() == name);
+        Scopes {
+            admin_read: has("admin:read") || has("admin:write"),
+            admin_write: has("admin:write"),
+            mcp_call: has("mcp:call"),
+        }
+    }
+
+    pub fn names(self) -> Vec<&'static str> {
+        let held = [self.admin_read, self.admin_write, self.mcp_call];
+        Scopes::NAMES.into_iter().zip(held).filter(|(_, held)| *held).map(|(name, _)| name).collect()
+    }
+
+    fn covers(self, other: Scopes) -> bool {
+        self.admin_read >= other.admin_read && self.admin_write >= other.admin_write && self.mcp_call >= other.mcp_call
+    }
+}
+
+impl Principal {
+    /// Whoever reaches a listener on which nobody has to show a token.
+    pub fn anonymous() -> Principal {
+        Principal { name: "anonymous".into(), scopes: Scopes::ALL, servers: Arc::default() }
+    }
+
+    /// Somebody who was not asked, and may do nothing but what anybody may.
+    pub fn nobody() -> Principal {
+        Principal { name: "nobody".into(), scopes: Scopes::default(), servers: Arc::default() }
+    }
+
+    /// A server that a principal may not see does not exist for it.
+    pub fn may_see(&self, server: &str) -> bool {
+        self.servers.is_empty() || self.servers.iter().any(|name| name == server)
+    }
+
+    pub fn permit(&self, need: Need) -> Result<(), Fault> {
+        let Scopes { admin_read, admin_write, mcp_call } = self.scopes;
+        let (granted, asked) = match need {
+            Need::Nothing => (true, ""),
+            Need::Read => (admin_read, "`admin:read`"),
+            Need::Write => (admin_write, "`admin:write`"),
+            Need::Call => (mcp_call, "`mcp:call`"),
+            Need::ReadOrCall => (admin_read || mcp_call, "`admin:read` or `mcp:call`"),
+            Need::TokensRead => (admin_read, "`admin:read`"),
+            Need::TokensWrite => (admin_write, "`admin:write`"),
+        };
+        if !granted {
+            return Err(self.forbid(format_args!("this needs the scope {asked}")));
+        }
+        // Whoever is limited to some servers could make itself a token for all of them.
+        match need {
+            Need::TokensRead | Need::TokensWrite if !self.servers.is_empty() => {
+                Err(self.forbid("tokens are for those who are not limited to some servers"))
+            }
+            Need::TokensRead | Need::TokensWrite => Ok(()),
+            Need::Nothing | Need::Read | Need::Write | Need::Call | Need::ReadOrCall => Ok(()),
+        }
+    }
+
+    /// Nobody can give what they do not have.
+    pub fn may_grant(&self, scopes: Scopes) -> Result<(), Fault> {
+        if self.scopes.covers(scopes) {
+            return Ok(());
+        }
+        Err(self.forbid("a token can only grant scopes that it has itself"))
+    }
+
+    pub fn forbid(&self, why: impl std::fmt::Display) -> Fault {
+        let held = self.scopes.names();
+        let held = if held.is_empty() { "none".to_string() } else { held.join(", ") };
+        Fault::new(Code::Forbidden, format!("{why}; `{}` has {held}", self.name))
+    }
+}
+
+// --- tokens ---------------------------------------------------------------------------------------------------------
+
+/// Every token that is good now.
+#[derive(Debug, Default)]
+pub struct Tokens {
+    by_hash: HashMap<[u8; 32], Arc<Known>>,
+    by_name: BTreeMap<String, Arc<Known>>,
+}
+
+#[derive(Debug)]
+struct Known {
+    token: Token,
+    principal: Principal,
+}
+
+impl Tokens {
+    /// False: its name or its hash is there already, and nothing has changed.
+    pub fn insert(&mut self, token: Token) -> bool {
+        if self.by_name.contains_key(&token.name) || self.by_hash.contains_key(&token.hash) {
+            return false;
+        }
+        let principal = Principal {
+            name: token.name.as_str().into(),
+            scopes: Scopes::of(&token.scopes),
+            servers: token.servers.clone().into(),
+        };
+        let known = Arc::new(Known { token, principal });
+        self.by_hash.insert(known.token.hash, known.clone());
+        self.by_name.insert(known.token.name.clone(), known);
+        true
+    }
+
+    pub fn remove(&mut self, name: &str) -> Option<Token> {
+        let known = self.by_name.remove(name)?;
+        self.by_hash.remove(&known.token.hash);
+        Some(known.token.clone())
+    }
+
+    pub fn get(&self, name: &str) -> Option<&Token> {
+        self.by_name.get(name).map(|known| &known.token)
+    }
+
+    /// By name.
+    pub fn list(&self) -> impl Iterator<Item = &Token> {
+        self.by_name.values().map(|known| &known.token)
+    }
+
+    pub fn len(&self) -> usize {
+        self.by_name.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.by_name.is_empty()
+    }
+
+    /// The value of an `Authorization` header, as it came.
+    pub fn authenticate(&self, authorization: Option<&[u8]>) -> Result<Principal, Fault> {
+        let Some(value) = authorization else {
+            return Err(unauthorized("a token is needed"));
+        };
+        let Some(secret) = bearer(value) else {
+            return Err(unauthorized("the Authorization header is not of the form `Bearer <token>`"));
+        };
+        match self.by_hash.get(&hash(secret)) {
+            Some(known) => Ok(known.principal.clone()),
+            None => Err(unauthorized("this token is not known, or was revoked")),
+        }
+    }
+}
+
+/// How a token is stored and found.
+pub fn hash(secret: &[u8]) -> [u8; 32] {
+    Sha256::digest(secret).into()
+}
+
+fn bearer(value: &[u8]) -> Option<&[u8]> {
+    let value = value.trim_ascii();
+    let (scheme, rest) = value.split_at(value.iter().position(|byte| *byte == b' ')?);
+    let secret = rest.trim_ascii();
+    let plain = !secret.is_empty() && secret.iter().all(|byte| byte.is_ascii_graphic());
+    (scheme.eq_ignore_ascii_case(b"bearer") && plain).then_some(secret)
+}
+
+fn unauthorized(what: &str) -> Fault {
+    Fault::new(
+        Code::Unauthorized,
+        format!(
+            "{what}: send `Authorization: Bearer <token>`, with the one in admin.token of the data directory or one \
+             made by `stdiod token create`"
+        ),
+    )
+}
+
+/// The rule for names of tokens.
+pub fn token_name(name: &str) -> Result<String, String> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.@".contains(&byte);
+    let starts_well = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
+    if name.len() > NAME_MAX || !starts_well || !name.bytes().all(allowed) {
+        return Err(format!("must be 1 to {NAME_MAX} of A-Z a-z 0-9 - _ . @, beginning with a letter or digit"));
+    }
+    if name == &*Principal::anonymous().name || name == &*Principal::nobody().name {
+        return Err("is reserved".to_string());
+    }
+    Ok(name.to_string())
+}
+
+// --- browsers -------------------------------------------------------------------------------------------------------
+
+/// Where no token is asked for, any web page on the machine could make its browser ask (the Origin tells), or have its
+/// own name resolve to us (the Host tells). Public names have a dot; addresses and local names cannot be rebound.
+pub fn refuse_foreign_pages(host: &str, origin: Option<&[u8]>) -> Result<(), Fault> {
+    let foreign = |what: &str| {
+        Err(Fault::new(
+            Code::Forbidden,
+            format!("without a token, requests are not taken {what}: use `localhost` or an address, or send a token"),
+        ))
+    };
+    if !is_local(host) {
+        return foreign("under a public host name");
+    }
+    match origin.map(|origin| std::str::from_utf8(origin).ok().and_then(|text| text.split_once("://"))) {
+        None => Ok(()),
+        Some(Some((_, authority))) if is_local(authority) => Ok(()),
+        Some(Some(_) | None) => foreign("from a foreign web page"),
+    }
+}
+
+/// `authority`: a host with or without a port.
+fn is_local(authority: &str) -> bool {
+    if let Some(bracketed) = authority.strip_prefix('[') {
+        return bracketed.split_once(']').is_some_and(|(address, _)| address.parse::<IpAddr>().is_ok());
+    }
+    let host = authority.split_once(':').map_or(authority, |(host, _)| host);
+    host.parse::<IpAddr>().is_ok() || !host.contains('.') || host.ends_with(".localhost")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(name: &str, secret: &str, scopes: &[&str], servers: &[&str]) -> Token {
+        let owned = |names: &[&str]| names.iter().map(|name| name.to_string()).collect();
+        Token {
+            name: name.into(),
+            hash: hash(secret.as_bytes()),
+            scopes: owned(scopes),
+            servers: owned(servers),
+            created_unix_ms: 0,
+        }
+    }
+
+    fn table() -> Tokens {
+        let mut tokens = Tokens::default();
+        assert!(tokens.insert(token("admin", "s1", &["admin:read", "admin:write", "mcp:call"], &[])));
+        assert!(tokens.insert(token("agent", "s2", &["mcp:call", "from:the:future"], &["time"])));
+        tokens
+    }
+
+    #[test]
+    fn a_token_is_found_by_its_secret_only() {
+        let tokens = table();
+        for header in ["Bearer s1", "bearer s1", "BEARER  s1 "] {
+            let who = tokens.authenticate(Some(header.as_bytes())).unwrap();
+            assert_eq!((&*who.name, who.scopes), ("admin", Scopes::ALL), "{header}");
+        }
+        let agent = tokens.authenticate(Some(b"Bearer s2")).unwrap();
+        assert_eq!(agent.scopes, Scopes { mcp_call: true, ..Scopes::default() });
+        assert!(agent.may_see("time") && !agent.may_see("times"));
+        let headers: [&[u8]; 11] = [
+            b"",
+            b"Bearer",
+            b"Bearer ",
+            b"Bearers1",
+            b"Basic s1",
+            b"s1",
+            b"Bearer s3",
+            b"Bearer S1",
+            b"Bearer s1,s2",
+            b"Bearer s1 s2",
+            b"Bearer \xff",
+        ];
+        for header in headers.map(Some).into_iter().chain([None]) {
+            let fault = tokens.authenticate(header).unwrap_err();
+            assert_eq!(fault.code, Code::Unauthorized);
+            assert!(fault.message.contains("stdiod token create"), "the remedy is named: {}", fault.message);
+        }
+    }
+
+    #[test]
+    fn a_revoked_token_is_unknown_at_once() {
+        let mut tokens = table();
+        assert_eq!(tokens.remove("agent").map(|token| token.name), Some("agent".into()));
+        assert_eq!(tokens.remove("agent"), None);
+        assert!(tokens.authenticate(Some(b"Bearer s2")).is_err());
+        assert!(tokens.insert(token("agent", "s2", &[], &[])), "its name and hash are free again");
+        assert!(!tokens.insert(token("agent", "s9", &[], &[])));
+        assert!(!tokens.insert(token("other", "s2", &[], &[])));
+        assert_eq!(tokens.list().map(|token| token.name.as_str()).collect::<Vec<_>>(), ["admin", "agent"]);
+        assert_eq!(tokens.len(), 2);
+    }
+
+    #[test]
+    fn scopes_grant_what_they_say_and_writing_implies_reading() {
+        use Need::*;
+        let needs = [Nothing, Read, Write, Call, ReadOrCall, TokensRead, TokensWrite];
+        for (scopes, granted) in [
+            (&[][..], &[Nothing][..]),
+            (&["admin:read"], &[Nothing, Read, ReadOrCall, TokensRead]),
+            (&["admin:write"], &[Nothing, Read, Write, ReadOrCall, TokensRead, TokensWrite]),
+            (&["mcp:call"], &[Nothing, Call, ReadOrCall]),
+            (&["ADMIN:WRITE", "admin", "*"], &[Nothing]),
+        ] {
+            let who = Principal { name: "x".into(), scopes: Scopes::of(scopes), servers: Arc::default() };
+            for need in needs {
+                assert_eq!(who.permit(need).is_ok(), granted.contains(&need), "{scopes:?} {need:?}");
+            }
+        }
+        let fault = Principal::nobody().permit(Write).unwrap_err();
+        assert_eq!(fault.message, "this needs the scope `admin:write`; `nobody` has none");
+    }
+
+    #[test]
+    fn nobody_gets_more_by_making_a_token() {
+        let limited = Principal { servers: vec!["time".to_string()].into(), ..Principal::anonymous() };
+        assert!(limited.permit(Need::Write).is_ok());
+        assert_eq!(limited.permit(Need::TokensWrite).unwrap_err().code, Code::Forbidden);
+        let admin = Principal { scopes: Scopes::of(&["admin:write"]), ..Principal::anonymous() };
+        assert!(admin.may_grant(Scopes::of(&["admin:read"])).is_ok());
+        assert_eq!(admin.may_grant(Scopes::of(&["mcp:call"])).unwrap_err().code, Code::Forbidden);
+    }
+
+    #[test]
+    fn names_of_tokens_are_plain() {
+        for name in ["ci", "Alice", "a.b@c_d-e", "0", &"x".repeat(63)] {
+            assert_eq!(token_name(name).as_deref(), Ok(name));
+        }
+        for name in ["", ".", "-x", "a b", "a/b", "é", "anonymous", "nobody", "a\0", &"x".repeat(64)] {
+            assert!(token_name(name).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn foreign_web_pages_are_refused_where_no_token_is_asked_for() {
+        for host in ["localhost:8480", "127.0.0.1:8480", "[::1]:8480", "10.0.0.7", "stdiod", "", "a.localhost:1"] {
+            assert!(refuse_foreign_pages(host, None).is_ok(), "{host}");
+            assert!(refuse_foreign_pages(host, Some(b"http://localhost:3000")).is_ok());
+            for origin in [
+                "https://evil.example",
+                "null",
+                "",
+                "http://127.0.0.1.evil.example",
+                "http://localhost.evil.example:80",
+            ] {
+                assert!(refuse_foreign_pages(host, Some(origin.as_bytes())).is_err(), "{origin}");
+            }
+        }
+        for host in ["evil.example", "evil.example:8480", "127.0.0.1.evil.example", "[evil.example]", "localhost."] {
+            assert!(refuse_foreign_pages(host, None).is_err(), "{host}");
+        }
+    }
 }

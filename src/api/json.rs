@@ -19,8 +19,9 @@ pub fn object(body: &[u8]) -> Result<Map<String, Value>, Fault> {
         .deserialize(&mut reader)
         .and_then(|value| reader.end().map(|()| value));
     match (value, duplicate) {
-        (_, Some(path)) => Err(Fault::new(Code::InvalidJson, format!("{path}: this key stands there twice"))
-            .with("field", path)),
+        (_, Some(path)) => {
+            Err(Fault::new(Code::InvalidJson, format!("{path}: this key stands there twice")).with("field", path))
+        }
         (Ok(Value::Object(map)), None) => Ok(map),
         (Ok(other), None) => Err(not_an_object(&other)),
         (Err(error), None) => Err(invalid(&error)),

@@ -3,6 +3,7 @@ pub mod fault;
 pub mod json;
 #[cfg(test)]
 pub mod mutation;
+pub mod quantity;
 pub mod register;
 pub mod rest;
 pub mod route;

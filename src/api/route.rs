@@ -1,0 +1,275 @@
+//! Which resource a path names and what a method does there. Owns the table of routes; never looks at bodies, queries
+//! or who asks. Every path of the table answers every method: with a route, or with 405 and what it allows.
+
+use crate::api::auth::Need;
+use crate::api::fault::{Code, Fault};
+use crate::api::register::server_name;
+use crate::core::contract::ServerRef;
+use crate::ids::{ServerId, Uuid};
+use crate::wire::http_in::Method;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Route {
+    Healthz,
+    Readyz,
+    Register,
+    List,
+    Get(ServerRef),
+    Patch(ServerRef),
+    Delete(ServerRef),
+    Call(ServerRef),
+    Restart(ServerRef),
+    Stop(ServerRef),
+    Start(ServerRef),
+    Logs(ServerRef),
+    Tools(ServerRef),
+    TokenCreate,
+    TokenList,
+    TokenRevoke(String),
+}
+
+pub const SERVERS: &str = "/api/v1/mcp/servers";
+/// The same under its other name.
+pub const HOSTED: &str = "/api/v1/mcp/hosted";
+pub const TOKENS: &str = "/api/v1/tokens";
+
+struct Endpoint<Make: 'static> {
+    path: &'static str,
+    allow: &'static str,
+    methods: &'static [(Method, Make)],
+}
+
+const FIXED: &[Endpoint<fn() -> Route>] = &[
+    Endpoint { path: SERVERS, allow: "GET, HEAD, POST", methods: COLLECTION },
+    Endpoint { path: HOSTED, allow: "GET, HEAD, POST", methods: COLLECTION },
+    Endpoint { path: "/healthz", allow: "GET, HEAD", methods: &[(Method::Get, || Route::Healthz)] },
+    Endpoint { path: "/readyz", allow: "GET, HEAD", methods: &[(Method::Get, || Route::Readyz)] },
+    Endpoint {
+        path: TOKENS,
+        allow: "GET, HEAD, POST",
+        methods: &[(Method::Get, || Route::TokenList), (Method::Post, || Route::TokenCreate)],
+    },
+];
+
+const COLLECTION: &[(Method, fn() -> Route)] = &[(Method::Get, || Route::List), (Method::Post, || Route::Register)];
+
+/// What follows `<base>/:id`.
+const OF_SERVER: &[Endpoint<fn(ServerRef) -> Route>] = &[
+    Endpoint { path: "/call", allow: "POST", methods: &[(Method::Post, Route::Call)] },
+    Endpoint {
+        path: "",
+        allow: "GET, HEAD, PATCH, DELETE",
+        methods: &[(Method::Get, Route::Get), (Method::Patch, Route::Patch), (Method::Delete, Route::Delete)],
+    },
+    Endpoint { path: "/restart", allow: "POST", methods: &[(Method::Post, Route::Restart)] },
+    Endpoint { path: "/stop", allow: "POST", methods: &[(Method::Post, Route::Stop)] },
+    Endpoint { path: "/start", allow: "POST", methods: &[(Method::Post, Route::Start)] },
+    Endpoint { path: "/logs", allow: "GET, HEAD", methods: &[(Method::Get, Route::Logs)] },
+    Endpoint { path: "/tools", allow: "GET, HEAD", methods: &[(Method::Get, Route::Tools)] },
+];
+
+const OF_TOKEN: Endpoint<fn(String) -> Route> =
+    Endpoint { path: "", allow: "DELETE", methods: &[(Method::Delete, Route::TokenRevoke)] };
+
+/// `path` is percent-decoded; one slash at its end makes no difference. `HEAD` is `GET` here: who writes the answer
+/// leaves its body out. `OPTIONS` is a method like others, and no resource has it: 405 names what there is.
+pub fn route(method: Method, path: &str) -> Result<Route, Fault> {
+    let trimmed = path.strip_suffix('/').unwrap_or(path);
+    if let Some((id, rest)) = member_of(SERVERS, trimmed).or_else(|| member_of(HOSTED, trimmed)) {
+        let endpoint = OF_SERVER.iter().find(|endpoint| endpoint.path == rest).ok_or_else(|| nothing_at(path))?;
+        let make = endpoint.pick(method, path)?;
+        return Ok(make(server_ref(id)?));
+    }
+    if let Some((name, "")) = member_of(TOKENS, trimmed) {
+        let make = OF_TOKEN.pick(method, path)?;
+        return Ok(make(name.to_string()));
+    }
+    let endpoint = FIXED.iter().find(|endpoint| endpoint.path == trimmed).ok_or_else(|| nothing_at(path))?;
+    let make = endpoint.pick(method, path)?;
+    Ok(make())
+}
+
+/// `<base>/<member><rest>`, where `rest` is empty or starts with a slash.
+fn member_of<'p>(base: &str, path: &'p str) -> Option<(&'p str, &'p str)> {
+    let inner =
+        path.strip_prefix(base)?.strip_prefix('/').filter(|inner| !inner.starts_with('/') && !inner.is_empty())?;
+    Some(inner.split_at(inner.find('/').unwrap_or(inner.len())))
+}
+
+fn server_ref(id: &str) -> Result<ServerRef, Fault> {
+    if let Ok(uuid) = Uuid::try_parse(id) {
+        return Ok(ServerRef::Id(ServerId(uuid)));
+    }
+    match server_name(id) {
+        Ok(name) => Ok(ServerRef::Name(name)),
+        Err(why) => Err(Fault::new(Code::NotFound, format!("no server can be called {:?}: it {why}", shown(id)))),
+    }
+}
+
+impl<Make: Copy> Endpoint<Make> {
+    fn pick(&self, method: Method, path: &str) -> Result<Make, Fault> {
+        let asked = if method == Method::Head { Method::Get } else { method };
+        self.methods.iter().find(|(method, _)| *method == asked).map(|(_, make)| *make).ok_or_else(|| Fault {
+            allow: Some(self.allow),
+            ..Fault::new(Code::MethodNotAllowed, format!("{} allows {}", shown(path), self.allow))
+        })
+    }
+}
+
+fn nothing_at(path: &str) -> Fault {
+    Fault::new(Code::NotFound, format!("nothing is at {}; servers are under {SERVERS}", shown(path)))
+}
+
+/// What a client wrote, cut to what is worth repeating.
+fn shown(text: &str) -> &str {
+    let end = text.char_indices().nth(200).map_or(text.len(), |(at, _)| at);
+    &text[..end]
+}
+
+impl Route {
+    /// What a client must be allowed to do for it.
+    pub fn needs(&self) -> Need {
+        match self {
+            Route::Healthz | Route::Readyz => Need::Nothing,
+            Route::List | Route::Get(_) | Route::Logs(_) => Need::Read,
+            Route::Register
+            | Route::Patch(_)
+            | Route::Delete(_)
+            | Route::Restart(_)
+            | Route::Stop(_)
+            | Route::Start(_) => Need::Write,
+            Route::Call(_) => Need::Call,
+            Route::Tools(_) => Need::ReadOrCall,
+            Route::TokenList => Need::TokensRead,
+            Route::TokenCreate | Route::TokenRevoke(_) => Need::TokensWrite,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::mutation::Mutator;
+    use Method::*;
+
+    const METHODS: [Method; 8] = [Get, Head, Post, Put, Patch, Delete, Options, Other];
+
+    fn named(name: &str) -> ServerRef {
+        ServerRef::Name(name.into())
+    }
+
+    #[test]
+    fn every_route_is_found_under_both_bases_with_or_without_a_slash() {
+        let cases: [(Method, &str, fn(ServerRef) -> Route); 10] = [
+            (Get, "/a-1", Route::Get),
+            (Head, "/a-1", Route::Get),
+            (Patch, "/a-1", Route::Patch),
+            (Delete, "/a-1", Route::Delete),
+            (Post, "/a-1/call", Route::Call),
+            (Post, "/a-1/restart", Route::Restart),
+            (Post, "/a-1/stop", Route::Stop),
+            (Post, "/a-1/start", Route::Start),
+            (Get, "/a-1/logs", Route::Logs),
+            (Head, "/a-1/tools", Route::Tools),
+        ];
+        for base in [SERVERS, HOSTED] {
+            for slash in ["", "/"] {
+                assert_eq!(route(Get, &format!("{base}{slash}")), Ok(Route::List));
+                assert_eq!(route(Post, &format!("{base}{slash}")), Ok(Route::Register));
+                for (method, rest, expected) in cases {
+                    assert_eq!(route(method, &format!("{base}{rest}{slash}")), Ok(expected(named("a-1"))), "{rest}");
+                }
+            }
+        }
+        assert_eq!(route(Get, "/healthz"), Ok(Route::Healthz));
+        assert_eq!(route(Head, "/readyz/"), Ok(Route::Readyz));
+        assert_eq!(route(Get, "/api/v1/tokens"), Ok(Route::TokenList));
+        assert_eq!(route(Post, "/api/v1/tokens/"), Ok(Route::TokenCreate));
+        assert_eq!(route(Delete, "/api/v1/tokens/ci.x"), Ok(Route::TokenRevoke("ci.x".into())));
+    }
+
+    #[test]
+    fn an_id_is_a_uuid_or_else_a_name() {
+        let uuid = Uuid::from_u128(0x550e8400_e29b_41d4_a716_446655440000);
+        for text in ["550e8400-e29b-41d4-a716-446655440000", "550E8400-E29B-41D4-A716-446655440000"] {
+            assert_eq!(route(Get, &format!("{SERVERS}/{text}")), Ok(Route::Get(ServerRef::Id(ServerId(uuid)))));
+        }
+        let almost = "550e8400-e29b-41d4-a716-44665544000";
+        assert_eq!(route(Get, &format!("{SERVERS}/{almost}")), Ok(Route::Get(named(almost))));
+        for bad in ["Über", "a_b", "A", "..", "a b", "a%20", &"x".repeat(64), "\0"] {
+            let fault = route(Get, &format!("{SERVERS}/{bad}")).unwrap_err();
+            assert_eq!(fault.code, Code::NotFound, "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_in_the_table_is_not_found() {
+        for path in [
+            "",
+            "/",
+            "*",
+            "healthz",
+            "//healthz",
+            "/healthz//",
+            "/Healthz",
+            "/api/v1/mcp",
+            "/api/v1/mcp/serversx",
+            "/api/v1/mcp/servers//",
+            "/api/v1/mcp/servers//call",
+            "/api/v1/mcp/servers/a//",
+            "/api/v1/mcp/servers/a//call",
+            "/api/v1/mcp/servers/a/call/x",
+            "/api/v1/mcp/servers/a/calls",
+            "/api/v1/mcp/servers/a/mcp",
+            "/api/v1/tokens/a/b",
+            "/metrics",
+            "/openapi.json",
+        ] {
+            for method in METHODS {
+                let fault = route(method, path).unwrap_err();
+                assert_eq!(fault.code, Code::NotFound, "{method:?} {path}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_known_path_names_the_methods_it_allows() {
+        for (path, allow) in [
+            ("/healthz", "GET, HEAD"),
+            ("/readyz", "GET, HEAD"),
+            ("/api/v1/mcp/servers", "GET, HEAD, POST"),
+            ("/api/v1/mcp/hosted/", "GET, HEAD, POST"),
+            ("/api/v1/mcp/servers/a", "GET, HEAD, PATCH, DELETE"),
+            ("/api/v1/mcp/servers/a/call", "POST"),
+            ("/api/v1/mcp/servers/a/restart", "POST"),
+            ("/api/v1/mcp/servers/a/stop", "POST"),
+            ("/api/v1/mcp/servers/a/start", "POST"),
+            ("/api/v1/mcp/servers/a/logs", "GET, HEAD"),
+            ("/api/v1/mcp/servers/a/tools", "GET, HEAD"),
+            ("/api/v1/tokens", "GET, HEAD, POST"),
+            ("/api/v1/tokens/a", "DELETE"),
+        ] {
+            for method in METHODS {
+                let allowed = allow.split(", ").any(|name| name.eq_ignore_ascii_case(&format!("{method:?}")));
+                match route(method, path) {
+                    Ok(_) => assert!(allowed, "{method:?} {path}"),
+                    Err(fault) => {
+                        assert_eq!((fault.code, fault.allow), (Code::MethodNotAllowed, Some(allow)));
+                        assert!(!allowed, "{method:?} {path}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn no_path_makes_it_panic() {
+        let seeds: [&[u8]; 3] =
+            [b"/api/v1/mcp/servers/name/call", b"/api/v1/tokens/x", "/api/v1/mcp/hosted/é/".as_bytes()];
+        let mut mutator = Mutator::new(1);
+        for round in 0..10_000 {
+            let path = mutator.mutate(&seeds);
+            let _ = route(METHODS[round % 8], &String::from_utf8_lossy(&path));
+        }
+    }
+}

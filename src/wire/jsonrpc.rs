@@ -12,9 +12,19 @@ use std::io::Write;
 #[derive(Debug)]
 pub enum Message<'a> {
     /// To one of our own ids, which are all unsigned integers.
-    Reply { id: u64, body: Reply<'a> },
-    Request { id: &'a RawValue, method: Cow<'a, str>, params: Option<&'a RawValue> },
-    Notification { method: Cow<'a, str>, params: Option<&'a RawValue> },
+    Reply {
+        id: u64,
+        body: Reply<'a>,
+    },
+    Request {
+        id: &'a RawValue,
+        method: Cow<'a, str>,
+        params: Option<&'a RawValue>,
+    },
+    Notification {
+        method: Cow<'a, str>,
+        params: Option<&'a RawValue>,
+    },
     /// A JSON object, but nobody's: without a method, and with an id that is not one of ours (or none).
     Stray,
 }
@@ -324,10 +334,7 @@ pub fn notification(method: &str, params: Option<&str>) -> Vec<u8> {
 
 /// Nobody waits for the answer to `id` any more.
 pub fn cancelled(id: u64, reason: &str) -> Vec<u8> {
-    notification(
-        "notifications/cancelled",
-        Some(&format!("{{\"requestId\":{id},\"reason\":{}}}", quoted(reason))),
-    )
+    notification("notifications/cancelled", Some(&format!("{{\"requestId\":{id},\"reason\":{}}}", quoted(reason))))
 }
 
 /// The answer to a request of the server that is not granted; `id` is its own, byte for byte.
@@ -448,7 +455,11 @@ mod tests {
             (r#" {"a":{"id":1,"b":["}",{"id":2}]},"c":"\"id\":3,","id":5,"#, "", ReplyTo(5)),
             (r#"{"result":{"text":"aaa"#, r#"aaa"},"id":5}"#, ReplyTo(5)),
             (r#"{"result":{"text":"aaa"#, "aaa\"},\"id\": 5 ,\"jsonrpc\" : \"2.0\" }\r", ReplyTo(5)),
-            (r#"{"result":"aaa"#, r#","id":9,","error":null,"x":"a\\\"b","id":5,"y":true,"jsonrpc":"2.0"}"#, ReplyTo(5)),
+            (
+                r#"{"result":"aaa"#,
+                r#","id":9,","error":null,"x":"a\\\"b","id":5,"y":true,"jsonrpc":"2.0"}"#,
+                ReplyTo(5),
+            ),
             (r#"{"id":5,"method":"x","result":"aaa"#, "", ReplyTo(5)),
             (r#"{"id":5,"result":"aaa"#, r#"","id":5}"#, ReplyTo(5)),
             (r#"{"id":5,"method":"sampling/createMessage","params":{"#, "}}", NotAReply),
