@@ -1,11 +1,11 @@
 //! What clients ask of the core, one function per `Ask`. Questions are answered at once; changes go to the store
 //! first (`changes.rs`), calls to the bridge (`bridge.rs`). Never parks a client twice.
 
-use crate::api::auth::Principal;
+use crate::api::auth::{self, Principal};
 use crate::api::fault::{Code, Fault};
 use crate::api::register;
 use crate::core::contract::{Answer, Ask, Change, LogFormat, Output, ServerRef, StoreOp, Token};
-use crate::core::definition::{Definition, Source};
+use crate::core::definition::Definition;
 use crate::core::lifecycle::{Event, State};
 use crate::core::outbox::{ChangeKind, Pending};
 use crate::core::parked::WaitOn;
@@ -13,7 +13,6 @@ use crate::core::server::Server;
 use crate::core::{Core, Phase, status_is};
 use crate::ids::{ConnId, ServerId};
 use crate::limits::{FOLLOWERS_MAX, SERVERS_MAX, STOP_GRACE, STORE_WAIT, TOKENS_MAX};
-use sha2::{Digest, Sha256};
 use std::sync::Arc;
 
 impl Core {
@@ -67,7 +66,7 @@ impl Core {
             }
             Ask::Ready => unreachable!("answered before any phase is looked at"),
             Ask::TokenCreate { name, scopes, servers } => self.token_create(conn, name, scopes, servers).map(|()| None),
-            Ask::TokenList => Ok(Some(Answer::Tokens(self.tokens.list()))),
+            Ask::TokenList => Ok(Some(Answer::Tokens(self.tokens.list().cloned().collect()))),
             Ask::TokenRevoke { name } => self.token_revoke(conn, name).map(|()| None),
         }
     }
@@ -270,16 +269,15 @@ impl Core {
         scopes: Vec<String>,
         servers: Vec<String>,
     ) -> Result<(), Fault> {
-        let tokens = self.tokens.list();
-        if tokens.iter().any(|token| token.name == name) {
+        if self.tokens.get(&name).is_some() {
             return Err(Fault::new(Code::NameTaken, format!("name: there is a token named {name} already")));
         }
-        if tokens.len() >= TOKENS_MAX {
+        if self.tokens.len() >= TOKENS_MAX {
             return Err(Fault::new(Code::Unavailable, format!("this daemon keeps at most {TOKENS_MAX} tokens")));
         }
         self.check_store()?;
         let (secret, id) = (self.entropy.token(), self.entropy.uuid());
-        let hash = Sha256::digest(secret.as_bytes()).into();
+        let hash = auth::hash(secret.as_bytes());
         let token = Token { name, hash, scopes, servers, created_unix_ms: self.now.unix_ms };
         let op = StoreOp::InsertToken { id, token: token.clone() };
         self.store(conn, Pending::TokenInsert { id, token, secret, conn }, op);
@@ -287,8 +285,7 @@ impl Core {
     }
 
     fn token_revoke(&mut self, conn: ConnId, name: String) -> Result<(), Fault> {
-        let tokens = self.tokens.list();
-        let Some(token) = tokens.iter().find(|token| token.name == name) else {
+        let Some(token) = self.tokens.get(&name) else {
             return Err(Fault::new(Code::NotFound, format!("there is no token {name}")));
         };
         if token.hash == self.settings.admin_token_hash {
@@ -320,14 +317,6 @@ pub(super) fn needs_restart(old: &Definition, new: &Definition) -> bool {
         ..old.clone()
     };
     same_at_run_time != *new
-}
-
-/// The image a definition needs, if it needs one.
-pub fn image_of(definition: &Definition) -> Option<&str> {
-    match &definition.source {
-        Source::Image(name) => Some(name),
-        Source::HostRootfs => None,
-    }
 }
 
 /// A server that is down for good has nobody to wait for.

@@ -16,8 +16,16 @@ use std::sync::Arc;
 
 impl Core {
     pub(super) fn store_done(&mut self, seq: StoreSeq, outcome: StoreOutcome) {
-        // None: its client has been told otherwise, and the row is being put right.
-        let Some(pending) = self.outbox.done(seq) else { return };
+        if let Some(pending) = self.outbox.done(seq) {
+            self.settle_change(pending, outcome);
+        }
+        // It answers, so whatever had to wait may go now: also what puts right an operation that was given up.
+        if self.outbox.has_unsent() {
+            self.schedule_flush();
+        }
+    }
+
+    fn settle_change(&mut self, pending: Pending, outcome: StoreOutcome) {
         match outcome {
             StoreOutcome::Committed => self.committed(pending),
             StoreOutcome::Rejected(why) => {
@@ -28,7 +36,6 @@ impl Core {
                 log::debug!("a write has an unknown outcome: {why}");
                 self.outbox.disown(&pending);
                 self.undone(pending, store_unavailable());
-                self.schedule_flush();
             }
         }
     }
@@ -55,13 +62,7 @@ impl Core {
                 self.tokens.remove(&name);
                 self.answer(conn, Answer::TokenRevoked);
             }
-            // A status that changed while the last one was on its way.
-            Pending::Status { .. } => {
-                if self.outbox.has_unsent() {
-                    self.schedule_flush();
-                }
-            }
-            Pending::Reconcile { .. } | Pending::ReconcileToken { .. } | Pending::AdminToken => {}
+            Pending::Status { .. } | Pending::Reconcile { .. } | Pending::ReconcileToken { .. } | Pending::AdminToken => {}
         }
     }
 
@@ -165,6 +166,11 @@ impl Core {
         }
         let (servers, tokens) = self.outbox.take_reconcile();
         for id in servers {
+            // A change on its way decides what the row must be: not before its outcome is known.
+            if self.servers.get(&id).is_some_and(|server| server.changing) {
+                self.outbox.reconcile(id);
+                continue;
+            }
             let op = match self.servers.get(&id) {
                 Some(server) if server.removing.is_none() => StoreOp::InsertServer(Box::new(server.to_stored())),
                 Some(_) | None => StoreOp::DeleteServer { id },
@@ -173,8 +179,7 @@ impl Core {
             self.outputs.push_back(Output::Store { seq, op });
         }
         for name in tokens {
-            let token = self.tokens.list().into_iter().find(|token| token.name == name);
-            let op = match token {
+            let op = match self.tokens.get(&name).cloned() {
                 Some(token) => StoreOp::InsertToken { id: self.entropy.uuid(), token },
                 None => StoreOp::DeleteToken { name: name.clone() },
             };

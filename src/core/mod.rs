@@ -290,6 +290,7 @@ impl Core {
                 self.instances.insert(instance, id);
                 self.launching.insert(instance);
                 self.outputs.push_back(Output::Launch { instance, provider, definition });
+                self.outbox_mark(id);
             }
             Action::Greet { instance } => self.greet(id, instance),
             Action::AskToStop { instance } => {
@@ -413,11 +414,11 @@ impl Core {
 
     fn status_answer(&self, id: ServerId, registered: bool) -> Answer {
         match self.servers.get(&id) {
-            Some(server) => {
+            Some(server) if server.removing.is_none() => {
                 let view = Box::new(server.view(&self.settings.providers[0], self.now));
                 if registered { Answer::Registered(view) } else { Answer::Status(view) }
             }
-            None => Answer::Refused(Fault::new(Code::NotFound, "the server was removed meanwhile")),
+            Some(_) | None => Answer::Refused(Fault::new(Code::NotFound, "the server was removed meanwhile")),
         }
     }
 
@@ -572,10 +573,12 @@ impl Core {
     }
 
     fn ensure_admin_token(&mut self) {
-        if self.tokens.knows(&self.settings.admin_token_hash) {
+        let token = self.admin_token();
+        if self.tokens.list().any(|known| known.hash == token.hash) {
             return;
         }
-        let token = self.admin_token();
+        // One of that name is of another data directory, or of an admin.token that is gone.
+        self.tokens.remove(&token.name);
         self.tokens.insert(token.clone());
         let id = self.entropy.uuid();
         let seq = self.outbox.issue(Pending::AdminToken);

@@ -118,6 +118,10 @@ impl Outbox {
         self.dirty.insert(server);
     }
 
+    pub fn reconcile(&mut self, server: ServerId) {
+        self.reconcile.insert(server);
+    }
+
     pub fn forget(&mut self, server: ServerId) {
         self.dirty.remove(&server);
     }

@@ -338,6 +338,11 @@ pub fn cancelled(id: u64, reason: &str) -> Vec<u8> {
 }
 
 /// The answer to a request of the server that is not granted; `id` is its own, byte for byte.
+/// An answer to a server's own request; `result` is JSON text.
+pub fn result_reply(id: &RawValue, result: &str) -> Vec<u8> {
+    format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{result}}}\n").into_bytes()
+}
+
 pub fn error_reply(id: &RawValue, code: i64, message: &str) -> Vec<u8> {
     let message = quoted(message);
     format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"error\":{{\"code\":{code},\"message\":{message}}}}}\n").into_bytes()

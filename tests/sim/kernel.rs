@@ -46,6 +46,8 @@ pub struct Process {
     /// It has been told to stop: it will, sooner or later.
     pub told_to_stop: bool,
     pub killed: bool,
+    /// An operator had a hand in its life.
+    pub touched: bool,
 }
 
 impl Process {
@@ -58,6 +60,7 @@ impl Process {
             asked: Vec::new(),
             told_to_stop: false,
             killed: false,
+            touched: false,
         }
     }
 

@@ -1,6 +1,6 @@
 //! A fake store: rows in a map, operations in a queue, and outages at any moment, also between commit and answer.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use stdiod::core::contract::{Snapshot, StoreOp, StoreOutcome, StoredServer, Token};
 use stdiod::ids::{ServerId, StoreSeq};
 
@@ -9,6 +9,8 @@ pub struct FakeStore {
     pub up: bool,
     pub rows: BTreeMap<ServerId, StoredServer>,
     pub tokens: BTreeMap<String, Token>,
+    /// Rows that were there once.
+    pub ever: BTreeSet<ServerId>,
     pub queue: VecDeque<(StoreSeq, StoreOp)>,
 }
 
@@ -41,6 +43,7 @@ impl FakeStore {
                 if self.rows.values().any(|other| other.definition.name == *name && other.id != row.id) {
                     return Err(format!("duplicate name {name}"));
                 }
+                self.ever.insert(row.id);
                 self.rows.insert(row.id, *row);
             }
             StoreOp::UpdateServer { id, definition, desired_up } => {

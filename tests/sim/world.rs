@@ -9,7 +9,7 @@ use stdiod::api::auth::Principal;
 use stdiod::api::fault::Code;
 use stdiod::core::contract::{
     Answer, Ask, Change, Exit, ExitCause, Input, LaunchFault, LaunchFaultKind, LogFormat, Now, Output, ServerRef,
-    Status, StatusView, StopSignal,
+    Status, StatusView, StopSignal, StoreOp,
 };
 use stdiod::core::definition::{CrashLoop, Definition, RestartPolicy};
 use stdiod::core::{Core, Settings};
@@ -163,10 +163,7 @@ impl World {
     fn ask_change(&mut self) {
         let name = self.name();
         let server = ServerRef::Name(name.to_string());
-        // Any hand on a server may reset its schedule: the shadow then expects nothing of it.
-        if let Some(shadow) = self.shadows.get_mut(name) {
-            *shadow = Shadow { ready_since: shadow.ready_since, ..Shadow::default() };
-        }
+        self.touch(name);
         match self.rng.below(12) {
             0..=3 => {
                 let definition = self.definition(name);
@@ -189,12 +186,6 @@ impl World {
                 .as_object()
                 .unwrap()
                 .clone();
-                if let Some(max) = fields.get("max_in_flight").and_then(|v| v.as_u64())
-                    && let Some(definition) = self.definitions.get_mut(name)
-                {
-                    // Until it is stored either bound may hold.
-                    definition.max_in_flight = definition.max_in_flight.max(max as u32);
-                }
                 self.ask(Ask::Patch { server, change: Box::new(Change { fields }) }, Question::Other);
             }
             9 => self.ask(Ask::List { status: None, name: None }, Question::Other),
@@ -207,6 +198,17 @@ impl World {
                 self.ask(Ask::TokenCreate { name: name.to_string(), scopes, servers }, Question::Other);
                 self.ask(Ask::TokenRevoke { name: name.to_string() }, Question::Other);
             }
+        }
+    }
+
+    /// A hand on a server may reset its schedule, and the death of the instance it has now may be no crash: the shadow
+    /// then expects nothing.
+    fn touch(&mut self, name: &str) {
+        if let Some(shadow) = self.shadows.get_mut(name) {
+            *shadow = Shadow { ready_since: shadow.ready_since, ..Shadow::default() };
+        }
+        for process in self.processes.values_mut().filter(|process| process.server == name) {
+            process.touched = true;
         }
     }
 
@@ -256,7 +258,7 @@ impl World {
 
     fn launch_fails(&mut self, instance: InstanceId) {
         let process = self.processes.remove(&instance).unwrap();
-        if !process.told_to_stop {
+        if !process.touched {
             self.death(&process.server, true);
         }
         let why = LaunchFault { kind: LaunchFaultKind::Runtime, message: "no such file".to_string() };
@@ -342,7 +344,7 @@ impl World {
             RestartPolicy::OnFailure => cause != ExitCause::Code(0),
             RestartPolicy::Never => false,
         });
-        if counts && !process.told_to_stop {
+        if counts && !process.touched {
             self.death(&process.server, false);
         }
         self.input(Input::Exited { instance, exit: Exit { cause, oom: false } });
@@ -392,12 +394,31 @@ impl World {
 
     fn store_step(&mut self) {
         let (commits, breaks) = (self.rng.one_in(2), self.rng.one_in(30));
+        self.foresee();
         let Some((seq, outcome)) = self.store.step(commits, breaks) else { return };
         if breaks && self.store.up {
             self.store.up = false;
             self.input(Input::StoreLost { why: "broke".to_string() });
         }
         self.input(Input::StoreDone { seq, outcome });
+    }
+
+    /// A hand on a server takes effect when it is stored; until the outcome is known either bound may hold.
+    fn foresee(&mut self) {
+        let Some((_, op)) = self.store.queue.front() else { return };
+        let (name, max) = match op {
+            StoreOp::UpdateServer { definition, .. } => (definition.name.clone(), definition.max_in_flight),
+            StoreOp::InsertServer(row) => (row.definition.name.clone(), 1),
+            StoreOp::DeleteServer { id } => match self.store.rows.get(id) {
+                Some(row) => (row.definition.name.clone(), 1),
+                None => return,
+            },
+            StoreOp::SaveStatus { .. } | StoreOp::InsertToken { .. } | StoreOp::DeleteToken { .. } => return,
+        };
+        self.touch(&name);
+        if let Some(definition) = self.definitions.get_mut(&name) {
+            definition.max_in_flight = definition.max_in_flight.max(max);
+        }
     }
 
     // --- what the core does -----------------------------------------------------------------------------------------
@@ -458,7 +479,7 @@ impl World {
                 assert!(says || before, "does not say whether it was sent: {fault:?}");
             }
             (Question::Register, Answer::Registered(view)) => {
-                assert!(self.store.rows.contains_key(&view.id), "told before it was stored");
+                assert!(self.store.ever.contains(&view.id), "told before it was stored");
                 self.registered.insert(view.id);
             }
             (Question::Register, Answer::Refused(_)) => {}
@@ -492,12 +513,8 @@ impl World {
                 self.store.up = true;
                 self.input(Input::StoreOpened { snapshot: None });
             }
-            while let Some((seq, outcome)) = self.store.step(true, false) {
-                self.input(Input::StoreDone { seq, outcome });
-            }
-            for instance in self.processes.keys().copied().collect::<Vec<_>>() {
-                self.behave(instance);
-            }
+            self.store_all();
+            self.behave();
             for conn in std::mem::take(&mut self.followers) {
                 self.input(Input::ClientGone { conn });
             }
@@ -511,7 +528,24 @@ impl World {
         panic!("it does not come to rest: {:?} wait, idle {}", self.questions, self.core.is_idle());
     }
 
-    fn behave(&mut self, instance: InstanceId) {
+    fn store_all(&mut self) {
+        loop {
+            self.foresee();
+            let Some((seq, outcome)) = self.store.step(true, false) else { return };
+            self.input(Input::StoreDone { seq, outcome });
+        }
+    }
+
+    /// Processes that are well have nothing left to do before the clock moves on.
+    fn behave(&mut self) {
+        for _ in 0..10 {
+            for instance in self.processes.keys().copied().collect::<Vec<_>>() {
+                self.behave_once(instance);
+            }
+        }
+    }
+
+    fn behave_once(&mut self, instance: InstanceId) {
         let Some(process) = self.processes.get_mut(&instance) else { return };
         match process.stage {
             Stage::Launching if process.killed => self.launch_fails(instance),
@@ -546,12 +580,8 @@ impl World {
                 assert!(self.processes.is_empty(), "containers outlive the daemon");
                 return;
             }
-            for instance in self.processes.keys().copied().collect::<Vec<_>>() {
-                self.behave(instance);
-            }
-            while let Some((seq, outcome)) = self.store.step(true, false) {
-                self.input(Input::StoreDone { seq, outcome });
-            }
+            self.behave();
+            self.store_all();
             if let Some(at) = self.core.next_deadline() {
                 self.pass(at.saturating_sub(self.now.mono_ms));
             }
