@@ -3,37 +3,98 @@
 
 use crate::api::fault::{Code, Fault};
 use crate::limits::STRING_MAX;
+use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::RangeInclusive;
 
 /// The body as an object in which no key stands twice, at any depth.
 pub fn object(body: &[u8]) -> Result<Map<String, Value>, Fault> {
-    if body.trim_ascii().is_empty() {
-        return Err(Fault::new(Code::InvalidJson, "the body is empty: a JSON object is expected"));
-    }
+    refuse_empty(body)?;
     let mut duplicate = None;
     let mut reader = serde_json::Deserializer::from_slice(body);
     let value = Strict { place: &Place::Top, duplicate: &mut duplicate }
         .deserialize(&mut reader)
         .and_then(|value| reader.end().map(|()| value));
     match (value, duplicate) {
-        (_, Some(path)) => {
-            Err(Fault::new(Code::InvalidJson, format!("{path}: this key stands there twice")).with("field", path))
-        }
+        (_, Some(path)) => Err(twice(&path)),
         (Ok(Value::Object(map)), None) => Ok(map),
-        (Ok(other), None) => Err(not_an_object(&other)),
+        (Ok(other), None) => Err(not_an_object(kind(&other))),
         (Err(error), None) => Err(invalid(&error)),
     }
 }
 
-pub fn not_an_object(value: &Value) -> Fault {
-    Fault::new(Code::InvalidRequest, format!("the body must be a JSON object, not {}", kind(value)))
+/// The values of `known` keys in the body, unparsed and uncopied: for what is passed on and not looked into.
+pub fn members<'a, const N: usize>(
+    body: &'a [u8],
+    known: &[&'static str; N],
+) -> Result<[Option<&'a RawValue>; N], Fault> {
+    refuse_empty(body)?;
+    let mut fault = None;
+    let mut reader = serde_json::Deserializer::from_slice(body);
+    let found =
+        reader.deserialize_map(Members { known, fault: &mut fault }).and_then(|found| reader.end().map(|()| found));
+    found.map_err(|error| match fault {
+        Some(fault) => fault,
+        // The only wrong type it can meet: everything within is raw.
+        None if error.is_data() => not_an_object("something else"),
+        None => invalid(&error),
+    })
+}
+
+struct Members<'k, const N: usize> {
+    known: &'k [&'static str; N],
+    fault: &'k mut Option<Fault>,
+}
+
+impl<'de, const N: usize> Visitor<'de> for Members<'_, N> {
+    type Value = [Option<&'de RawValue>; N];
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self::Value, A::Error> {
+        #[derive(Deserialize)]
+        struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
+        let mut found = [None; N];
+        while let Some(Key(key)) = members.next_key()? {
+            let place = self.known.iter().position(|known| *known == key);
+            *self.fault = match place {
+                None => Some(unknown_field("", &key, self.known)),
+                Some(place) if found[place].is_some() => Some(twice(&key)),
+                Some(place) => {
+                    found[place] = Some(members.next_value()?);
+                    continue;
+                }
+            };
+            return Err(A::Error::custom("refused"));
+        }
+        Ok(found)
+    }
+}
+
+/// The parser would speak of its end.
+fn refuse_empty(body: &[u8]) -> Result<(), Fault> {
+    if body.trim_ascii_start().is_empty() {
+        return Err(Fault::new(Code::InvalidJson, "the body is empty: a JSON object is expected"));
+    }
+    Ok(())
+}
+
+fn twice(path: &str) -> Fault {
+    Fault::new(Code::InvalidJson, format!("{path}: this key stands there twice")).with("field", path)
+}
+
+fn not_an_object(kind: &str) -> Fault {
+    Fault::new(Code::InvalidRequest, format!("the body must be a JSON object, not {kind}"))
 }
 
 /// Only for syntax errors: what serde says of wrong types quotes them.
-pub fn invalid(error: &serde_json::Error) -> Fault {
+fn invalid(error: &serde_json::Error) -> Fault {
     Fault::new(Code::InvalidJson, format!("the body is not valid JSON: {error}"))
         .with("line", error.line())
         .with("column", error.column())
@@ -413,6 +474,39 @@ mod tests {
         assert_eq!(object(b"{\"a\":\"\xff\"}").unwrap_err().code, Code::InvalidJson);
         let deep = format!("{{\"a\":{}{}}}", "[".repeat(100_000), "]".repeat(100_000));
         assert_eq!(object(deep.as_bytes()).unwrap_err().code, Code::InvalidJson);
+    }
+
+    #[test]
+    fn members_are_found_raw_and_everything_else_is_refused() {
+        let known = ["method", "params", "timeout_ms"];
+        let body = br#" {"par\u0061ms" : {"a": 1.0, "a":2} , "method":"x" } "#;
+        let [method, params, timeout] = members(body, &known).unwrap().map(|raw| raw.map(RawValue::get));
+        assert_eq!((method, params, timeout), (Some(r#""x""#), Some(r#"{"a": 1.0, "a":2}"#), None));
+        for (body, code) in [
+            ("", Code::InvalidJson),
+            ("{", Code::InvalidJson),
+            ("{}x", Code::InvalidJson),
+            (r#"{"method":}"#, Code::InvalidJson),
+            (r#"{"method":1,"method":1}"#, Code::InvalidJson),
+            (r#"{"method":"x","paras":1}"#, Code::UnknownField),
+            (r#"["x"]"#, Code::InvalidRequest),
+            ("null", Code::InvalidRequest),
+            (r#""secret""#, Code::InvalidRequest),
+        ] {
+            let fault = members(body.as_bytes(), &known).unwrap_err();
+            assert_eq!(fault.code, code, "{body}");
+            assert!(!fault.message.contains("secret"));
+        }
+        assert!(members(b"{\"method\":\"\xff\"}", &known).is_err());
+        assert!(members(b"{\"\xff\":1}", &known).is_err());
+    }
+
+    #[test]
+    fn an_empty_body_is_called_so() {
+        for body in ["", " ", "\n"] {
+            assert_eq!(object(body.as_bytes()).unwrap_err().message, "the body is empty: a JSON object is expected");
+            assert!(members(body.as_bytes(), &["a"]).unwrap_err().message.contains("is empty"));
+        }
     }
 
     #[test]
