@@ -33,13 +33,17 @@ pub const SERVERS: &str = "/api/v1/mcp/servers";
 pub const HOSTED: &str = "/api/v1/mcp/hosted";
 pub const TOKENS: &str = "/api/v1/tokens";
 
+type Fixed = fn() -> Route;
+type OfServer = fn(ServerRef) -> Route;
+type OfToken = fn(String) -> Route;
+
 struct Endpoint<Make: 'static> {
     path: &'static str,
     allow: &'static str,
     methods: &'static [(Method, Make)],
 }
 
-const FIXED: &[Endpoint<fn() -> Route>] = &[
+const FIXED: &[Endpoint<Fixed>] = &[
     Endpoint { path: SERVERS, allow: "GET, HEAD, POST", methods: COLLECTION },
     Endpoint { path: HOSTED, allow: "GET, HEAD, POST", methods: COLLECTION },
     Endpoint { path: "/healthz", allow: "GET, HEAD", methods: &[(Method::Get, || Route::Healthz)] },
@@ -51,10 +55,10 @@ const FIXED: &[Endpoint<fn() -> Route>] = &[
     },
 ];
 
-const COLLECTION: &[(Method, fn() -> Route)] = &[(Method::Get, || Route::List), (Method::Post, || Route::Register)];
+const COLLECTION: &[(Method, Fixed)] = &[(Method::Get, || Route::List), (Method::Post, || Route::Register)];
 
 /// What follows `<base>/:id`.
-const OF_SERVER: &[Endpoint<fn(ServerRef) -> Route>] = &[
+const OF_SERVER: &[Endpoint<OfServer>] = &[
     Endpoint { path: "/call", allow: "POST", methods: &[(Method::Post, Route::Call)] },
     Endpoint {
         path: "",
@@ -68,7 +72,7 @@ const OF_SERVER: &[Endpoint<fn(ServerRef) -> Route>] = &[
     Endpoint { path: "/tools", allow: "GET, HEAD", methods: &[(Method::Get, Route::Tools)] },
 ];
 
-const OF_TOKEN: Endpoint<fn(String) -> Route> =
+const OF_TOKEN: Endpoint<OfToken> =
     Endpoint { path: "", allow: "DELETE", methods: &[(Method::Delete, Route::TokenRevoke)] };
 
 /// `path` is percent-decoded; one slash at its end makes no difference. `HEAD` is `GET` here: who writes the answer
@@ -160,7 +164,7 @@ mod tests {
 
     #[test]
     fn every_route_is_found_under_both_bases_with_or_without_a_slash() {
-        let cases: [(Method, &str, fn(ServerRef) -> Route); 10] = [
+        let cases: [(Method, &str, OfServer); 10] = [
             (Get, "/a-1", Route::Get),
             (Head, "/a-1", Route::Get),
             (Patch, "/a-1", Route::Patch),
