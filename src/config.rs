@@ -1,0 +1,423 @@
+//! The daemon's configuration: one TOML file and the environment become one validated `Config`, once, before anything
+//! starts. `Config::parse` is pure; `Config::load` reads the file and the process for it. A `Config` that exists is
+//! valid: nobody checks it again, and no secret of it appears in its `Debug`.
+
+mod source;
+
+pub use source::Place;
+
+use crate::sandbox::plan::RuntimeKind;
+use source::{Found, ProviderTable, Sources, nearest};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+pub const DEFAULT_FILE: &str = "/etc/stdiod/stdiod.toml";
+const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8480);
+/// `sun_path` holds 108 bytes with its final zero.
+const UNIX_PATH_MAX: usize = 107;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    pub listen: Vec<Listen>,
+    pub data_dir: PathBuf,
+    pub auth: Auth,
+    /// None: a private PostgreSQL under `data_dir`.
+    pub database_url: Option<Secret>,
+    /// A filter of `env_logger`.
+    pub log: String,
+    /// Always one of `providers`.
+    pub default_provider: String,
+    /// None: loopback only.
+    pub default_network: Option<String>,
+    pub allow_isolation_none: bool,
+    pub allow_host_network: bool,
+    /// `host[:port]` of registries that are spoken to without TLS.
+    pub insecure_registries: Vec<String>,
+    pub providers: BTreeMap<String, Provider>,
+    /// False only by `ENABLE_AGENT_WORKSPACES=false`: the daemon answers, and hosts nothing.
+    pub hosting_enabled: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Listen {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+impl Listen {
+    /// Nobody outside this machine can reach it.
+    pub fn is_local(&self) -> bool {
+        match self {
+            Listen::Tcp(address) => address.ip().is_loopback(),
+            Listen::Unix(_) => true,
+        }
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Listen::Tcp(address) => write!(f, "http://{address}"),
+            Listen::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Auth {
+    Tokens,
+    Off,
+}
+
+/// An OCI runtime that servers can ask for by name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Provider {
+    pub kind: RuntimeKind,
+    /// An absolute path, or a name to be found in `PATH`.
+    pub binary: PathBuf,
+    /// Global flags before the subcommand.
+    pub args: Vec<String>,
+}
+
+/// A value that must not be shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+/// What `Config::parse` needs to know of the process.
+#[derive(Clone, Debug, Default)]
+pub struct Surroundings {
+    pub variables: BTreeMap<String, String>,
+    pub root: bool,
+}
+
+impl Surroundings {
+    /// Variables that are not UTF-8 are nobody's settings and are left out.
+    pub fn of_this_process() -> Surroundings {
+        let variables = std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
+        Surroundings { variables: variables.collect(), root: nix::unistd::geteuid().is_root() }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ConfigError {
+    Unreadable { file: PathBuf, why: String },
+    Syntax { at: Place, why: String },
+    UnknownKey { at: Place, key: String, near: Option<String> },
+    UnknownVariable { name: String, near: Option<String> },
+    Invalid { at: Place, key: String, problem: String, remedy: String },
+}
+
+impl ConfigError {
+    fn invalid(at: Place, key: &str, problem: impl Into<String>, remedy: impl Into<String>) -> ConfigError {
+        ConfigError::Invalid { at, key: key.to_string(), problem: problem.into(), remedy: remedy.into() }
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let suggest = |near: &Option<String>, otherwise: &str| match near {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => otherwise.to_string(),
+        };
+        match self {
+            ConfigError::Unreadable { file, why } => {
+                write!(f, "cannot read the configuration file {}: {why}", file.display())
+            }
+            ConfigError::Syntax { at, why } => write!(f, "{at}: not valid TOML: {why}"),
+            ConfigError::UnknownKey { at, key, near } => {
+                write!(f, "{at}: `{key}` is no setting; {}", suggest(near, "remove it"))
+            }
+            ConfigError::UnknownVariable { name, near } => {
+                write!(f, "environment variable {name} is no setting; {}", suggest(near, "unset it"))
+            }
+            ConfigError::Invalid { at, key, problem, remedy } => write!(f, "{at}: `{key}` {problem}; {remedy}"),
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl Config {
+    /// From `file`, which must exist, or else from the default file if that exists; and from this process.
+    pub fn load(file: Option<&Path>) -> Result<Config, ConfigError> {
+        let path = file.unwrap_or(Path::new(DEFAULT_FILE));
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => Some(text),
+            Err(error) if file.is_none() && error.kind() == std::io::ErrorKind::NotFound => None,
+            Err(error) => {
+                return Err(ConfigError::Unreadable { file: path.to_path_buf(), why: error.to_string() });
+            }
+        };
+        Config::parse(text.as_deref().map(|text| (path, text)), &Surroundings::of_this_process())
+    }
+
+    /// `STDIOD_*` variables win over the platform's (`DATABASE_URL`, `WORKSPACE_*`), these over the file, the file over
+    /// the defaults.
+    pub fn parse(file: Option<(&Path, &str)>, around: &Surroundings) -> Result<Config, ConfigError> {
+        let sources = Sources::new(file, &around.variables)?;
+        refuse_tls(&sources)?;
+        let listen = listeners(&sources)?;
+        let providers = providers(&sources)?;
+        let allow_host_network = flag(&sources, "allow_host_network")?;
+        Ok(Config {
+            auth: auth(&sources, &listen)?,
+            listen,
+            data_dir: data_dir(&sources, around)?,
+            database_url: database_url(&sources)?,
+            log: log_filter(&sources)?,
+            default_provider: default_provider(&sources, &providers)?,
+            default_network: default_network(&sources, allow_host_network)?,
+            allow_isolation_none: flag(&sources, "allow_isolation_none")?,
+            allow_host_network,
+            insecure_registries: insecure_registries(&sources)?,
+            providers,
+            hosting_enabled: hosting_enabled(&around.variables),
+        })
+    }
+
+    pub fn admin_token_file(&self) -> PathBuf {
+        self.data_dir.join("admin.token")
+    }
+}
+
+fn flag(sources: &Sources, key: &'static str) -> Result<bool, ConfigError> {
+    Ok(sources.boolean(key)?.is_some_and(|found| found.value))
+}
+
+fn refuse_tls(sources: &Sources) -> Result<(), ConfigError> {
+    for key in ["tls_cert", "tls_key"] {
+        if let Some(found) = sources.string(key)? {
+            let remedy = "remove it and put a TLS proxy in front";
+            return Err(ConfigError::invalid(found.at, key, "is not available in this version", remedy));
+        }
+    }
+    Ok(())
+}
+
+fn listeners(sources: &Sources) -> Result<Vec<Listen>, ConfigError> {
+    let Some(Found { value, at }) = sources.list("listen")? else {
+        return Ok(vec![Listen::Tcp(DEFAULT_LISTEN)]);
+    };
+    let invalid = |problem: String, remedy: &str| Err(ConfigError::invalid(at.clone(), "listen", problem, remedy));
+    let mut listen: Vec<Listen> = Vec::new();
+    for item in &value {
+        let one = match listener(item) {
+            Ok(one) => one,
+            Err(remedy) => return invalid(format!("holds `{item}`, which is no address"), &remedy),
+        };
+        if listen.contains(&one) {
+            return invalid(format!("holds `{item}` twice"), "name each address once");
+        }
+        listen.push(one);
+    }
+    if listen.is_empty() {
+        return invalid("is empty".to_string(), "name at least one address, such as `127.0.0.1:8480`");
+    }
+    Ok(listen)
+}
+
+/// One address, or what to write instead.
+fn listener(item: &str) -> Result<Listen, String> {
+    if let Some(path) = item.strip_prefix("unix:") {
+        if !path.starts_with('/') {
+            return Err("write `unix:` and an absolute path".to_string());
+        }
+        if path.len() > UNIX_PATH_MAX {
+            return Err(format!("a socket's path has at most {UNIX_PATH_MAX} bytes"));
+        }
+        return Ok(Listen::Unix(PathBuf::from(path)));
+    }
+    let numeric = match item.strip_prefix("localhost:") {
+        Some(port) => format!("127.0.0.1:{port}"),
+        None => item.to_string(),
+    };
+    numeric.parse().map(Listen::Tcp).map_err(|_| match item.strip_prefix(':') {
+        Some(port) => format!("write `0.0.0.0:{port}` for all interfaces or `127.0.0.1:{port}` for this machine only"),
+        None => "write IP:PORT, as in `127.0.0.1:8480` or `[::1]:8480`, or `unix:/run/stdiod.sock`".to_string(),
+    })
+}
+
+fn auth(sources: &Sources, listen: &[Listen]) -> Result<Auth, ConfigError> {
+    let Some(Found { value, at }) = sources.string("auth")? else { return Ok(Auth::Tokens) };
+    match value.as_str() {
+        "tokens" => Ok(Auth::Tokens),
+        "off" => match listen.iter().find(|one| !one.is_local()) {
+            None => Ok(Auth::Off),
+            Some(open) => Err(ConfigError::invalid(
+                at,
+                "auth",
+                format!("is `off`, but the listener {open} can be reached from other machines"),
+                "listen on a loopback address or a unix socket only, or set `auth` to `tokens`",
+            )),
+        },
+        other => Err(ConfigError::invalid(at, "auth", format!("is `{other}`"), "write `tokens` or `off`")),
+    }
+}
+
+fn data_dir(sources: &Sources, around: &Surroundings) -> Result<PathBuf, ConfigError> {
+    let missing = || {
+        let remedy = "set it (file, or STDIOD_DATA_DIR) to an absolute path";
+        ConfigError::invalid(Place::Default, "data_dir", "has no default here: HOME is not set", remedy)
+    };
+    match sources.string("data_dir")? {
+        Some(Found { value, .. }) if value.starts_with('/') => Ok(PathBuf::from(value)),
+        Some(Found { value, at }) => {
+            Err(ConfigError::invalid(at, "data_dir", format!("is `{value}`"), "write an absolute path"))
+        }
+        None if around.root => Ok(PathBuf::from("/var/lib/stdiod")),
+        None => {
+            let absolute = |name: &str| around.variables.get(name).filter(|value| value.starts_with('/'));
+            let share = match absolute("XDG_DATA_HOME") {
+                Some(dir) => PathBuf::from(dir),
+                None => Path::new(absolute("HOME").ok_or_else(missing)?).join(".local/share"),
+            };
+            Ok(share.join("stdiod"))
+        }
+    }
+}
+
+fn database_url(sources: &Sources) -> Result<Option<Secret>, ConfigError> {
+    let Some(Found { value, at }) = sources.string("database_url")? else { return Ok(None) };
+    // The parser's own words are left out: they may quote the password.
+    if value.trim().is_empty() || value.parse::<postgres::Config>().is_err() {
+        let remedy = "write `postgresql://USER:PASSWORD@HOST/DATABASE`, or remove it for a private PostgreSQL";
+        return Err(ConfigError::invalid(at, "database_url", "is no PostgreSQL address", remedy));
+    }
+    Ok(Some(Secret(value)))
+}
+
+/// `info`, or directives such as `info,stdiod::store=debug`. A bare word that is no level would silently mean a module
+/// of that name.
+fn log_filter(sources: &Sources) -> Result<String, ConfigError> {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    let Some(Found { value, at }) = sources.string("log")? else { return Ok("info".to_string()) };
+    for directive in value.split(',') {
+        let level = directive.rsplit('=').next().unwrap_or(directive).trim();
+        if !LEVELS.iter().any(|known| level.eq_ignore_ascii_case(known)) {
+            let remedy = format!("write one of {}, or `info,stdiod::store=debug`", LEVELS.join(", "));
+            return Err(ConfigError::invalid(at, "log", format!("holds `{level}`, which is no level"), remedy));
+        }
+    }
+    Ok(value)
+}
+
+fn default_provider(sources: &Sources, providers: &BTreeMap<String, Provider>) -> Result<String, ConfigError> {
+    let Some(Found { value, at }) = sources.string("default_provider")? else { return Ok("gvisor".to_string()) };
+    if providers.contains_key(&value) {
+        return Ok(value);
+    }
+    let remedy = match nearest(&value, providers.keys().map(String::as_str)) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => {
+            let known: Vec<&str> = providers.keys().map(String::as_str).collect();
+            format!("known are {}; add a [providers.{value}] section for another runtime", known.join(", "))
+        }
+    };
+    Err(ConfigError::invalid(at, "default_provider", format!("is `{value}`, which is no provider"), remedy))
+}
+
+fn default_network(sources: &Sources, allow_host_network: bool) -> Result<Option<String>, ConfigError> {
+    match sources.string("default_network")? {
+        None => Ok(None),
+        Some(Found { value, .. }) if value == "none" => Ok(None),
+        Some(Found { value, at }) if value == "host" && !allow_host_network => {
+            let remedy = "set `allow_host_network = true`, or name another network";
+            Err(ConfigError::invalid(at, "default_network", "is `host`, which is not allowed", remedy))
+        }
+        Some(Found { value, at }) if !is_plain_name(&value) => {
+            let remedy = "write `none`, or a name of letters, digits, `-`, `_` and `.`";
+            Err(ConfigError::invalid(at, "default_network", format!("is `{value}`"), remedy))
+        }
+        Some(Found { value, .. }) => Ok(Some(value)),
+    }
+}
+
+fn insecure_registries(sources: &Sources) -> Result<Vec<String>, ConfigError> {
+    let Some(Found { value, at }) = sources.list("insecure_registries")? else { return Ok(Vec::new()) };
+    let is_host = |item: &str| !item.is_empty() && !item.contains(|c: char| c == '/' || c.is_whitespace());
+    match value.iter().find(|item| !is_host(item)) {
+        None => Ok(value),
+        Some(wrong) => {
+            let problem = format!("holds `{wrong}`");
+            let remedy = "write HOST or HOST:PORT, without a scheme or a path";
+            Err(ConfigError::invalid(at, "insecure_registries", problem, remedy))
+        }
+    }
+}
+
+/// The two that are always there, and those of the file, which may also change the two.
+fn providers(sources: &Sources) -> Result<BTreeMap<String, Provider>, ConfigError> {
+    let mut providers = BTreeMap::from([
+        ("gvisor".to_string(), Provider { kind: RuntimeKind::Gvisor, binary: "runsc".into(), args: Vec::new() }),
+        ("crun".to_string(), Provider { kind: RuntimeKind::Native, binary: "crun".into(), args: Vec::new() }),
+    ]);
+    for table in sources.providers()? {
+        let known = providers.get(&table.name).cloned();
+        let name = table.name.clone();
+        providers.insert(name, provider(table, known)?);
+    }
+    Ok(providers)
+}
+
+fn provider(table: ProviderTable, known: Option<Provider>) -> Result<Provider, ConfigError> {
+    let key = |field: &str| format!("providers.{}.{field}", table.name);
+    if !is_plain_name(&table.name) {
+        let remedy = "use letters, digits, `-`, `_` and `.`";
+        return Err(ConfigError::invalid(table.at, &format!("providers.{}", table.name), "is no name", remedy));
+    }
+    let binary = match (table.binary, &known) {
+        (Some(Found { value, .. }), _) if value.starts_with('/') || (!value.is_empty() && !value.contains('/')) => {
+            PathBuf::from(value)
+        }
+        (Some(Found { at, .. }), _) => {
+            let remedy = "write an absolute path, or a name to be found in PATH";
+            return Err(ConfigError::invalid(at, &key("binary"), "is neither a path nor a name", remedy));
+        }
+        (None, Some(known)) => known.binary.clone(),
+        (None, None) => {
+            let remedy = "name the OCI runtime to run";
+            return Err(ConfigError::invalid(table.at, &key("binary"), "is missing", remedy));
+        }
+    };
+    let kind = match table.kind {
+        Some(Found { value, at }) => match value.as_str() {
+            "native" => RuntimeKind::Native,
+            "gvisor" => RuntimeKind::Gvisor,
+            other => {
+                let remedy = "write `native` (crun, runc, youki) or `gvisor` (runsc)";
+                return Err(ConfigError::invalid(at, &key("kind"), format!("is `{other}`"), remedy));
+            }
+        },
+        None => match known {
+            Some(known) => known.kind,
+            None if binary.file_name().is_some_and(|name| name == "runsc") => RuntimeKind::Gvisor,
+            None => RuntimeKind::Native,
+        },
+    };
+    Ok(Provider { kind, binary, args: table.args.map(|found| found.value).unwrap_or_default() })
+}
+
+fn is_plain_name(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+}
+
+fn hosting_enabled(variables: &BTreeMap<String, String>) -> bool {
+    !variables.get("ENABLE_AGENT_WORKSPACES").is_some_and(|value| value.trim().eq_ignore_ascii_case("false"))
+}
+
+#[cfg(test)]
+mod tests;

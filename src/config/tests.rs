@@ -1,0 +1,329 @@
+use super::*;
+
+const FILE: &str = "/etc/stdiod/stdiod.toml";
+
+fn around(variables: &[(&str, &str)]) -> Surroundings {
+    let variables = variables.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
+    Surroundings { variables, root: true }
+}
+
+fn parse(text: &str, variables: &[(&str, &str)]) -> Result<Config, ConfigError> {
+    Config::parse(Some((Path::new(FILE), text)), &around(variables))
+}
+
+fn complaint(text: &str, variables: &[(&str, &str)]) -> String {
+    parse(text, variables).expect_err("must be refused").to_string()
+}
+
+fn tcp(address: &str) -> Listen {
+    Listen::Tcp(address.parse().unwrap())
+}
+
+#[test]
+fn nothing_said_gives_the_documented_defaults() {
+    let config = Config::parse(None, &around(&[])).unwrap();
+    assert_eq!(config.listen, [tcp("127.0.0.1:8480")]);
+    assert_eq!(config.data_dir, Path::new("/var/lib/stdiod"));
+    assert_eq!(config.admin_token_file(), Path::new("/var/lib/stdiod/admin.token"));
+    assert_eq!(config.auth, Auth::Tokens);
+    assert_eq!(config.database_url, None);
+    assert_eq!(config.log, "info");
+    assert_eq!(config.default_provider, "gvisor");
+    assert_eq!(config.default_network, None);
+    assert!(!config.allow_isolation_none && !config.allow_host_network && config.hosting_enabled);
+    assert!(config.insecure_registries.is_empty());
+    assert_eq!(config.providers.keys().collect::<Vec<_>>(), ["crun", "gvisor"]);
+    assert_eq!(config.providers["gvisor"].kind, RuntimeKind::Gvisor);
+    assert_eq!(parse("", &[]).unwrap(), config, "an empty file says nothing");
+}
+
+#[test]
+fn the_shipped_file_is_valid_and_changes_nothing() {
+    let shipped = include_str!("../../bundles/stdiod.toml");
+    assert_eq!(parse(shipped, &[]).unwrap(), Config::parse(None, &around(&[])).unwrap());
+}
+
+#[test]
+fn every_example_in_the_shipped_file_is_a_setting() {
+    let shipped = include_str!("../../bundles/stdiod.toml");
+    let is_setting =
+        |line: &str| line.starts_with("[") || line.split_once(" = ").is_some_and(|(key, _)| is_plain_name(key));
+    let examples = shipped.lines().filter_map(|line| line.strip_prefix('#')).filter(|line| is_setting(line));
+    let examples: Vec<&str> = examples.filter(|line| !line.starts_with("tls_")).collect();
+    assert!(examples.len() > 10, "the examples were found: {examples:?}");
+    parse(&examples.join("\n"), &[]).unwrap();
+}
+
+#[test]
+fn a_full_file_is_read() {
+    let config = parse(
+        r#"
+        listen = ["127.0.0.1:9000", "unix:/run/stdiod.sock", "[::1]:9000"]
+        data_dir = "/srv/stdiod"
+        auth = "off"
+        database_url = "postgresql://u:p@db/kb"
+        log = "warn,stdiod::store=debug"
+        default_provider = "youki"
+        default_network = "tools"
+        allow_isolation_none = true
+        allow_host_network = true
+        insecure_registries = ["127.0.0.1:5000"]
+        [providers.youki]
+        binary = "/usr/local/bin/youki"
+        args = ["--systemd-cgroup"]
+        [providers.gvisor]
+        args = ["--platform=kvm"]
+        [providers.nightly]
+        binary = "/opt/gvisor/runsc"
+        "#,
+        &[],
+    )
+    .unwrap();
+    assert_eq!(config.listen, [tcp("127.0.0.1:9000"), Listen::Unix("/run/stdiod.sock".into()), tcp("[::1]:9000")]);
+    assert_eq!(config.auth, Auth::Off);
+    assert_eq!(config.database_url.as_ref().unwrap().reveal(), "postgresql://u:p@db/kb");
+    assert_eq!(config.default_provider, "youki");
+    assert_eq!(config.default_network.as_deref(), Some("tools"));
+    assert!(config.allow_isolation_none && config.allow_host_network);
+    let youki = &config.providers["youki"];
+    assert_eq!((youki.kind, youki.args.as_slice()), (RuntimeKind::Native, ["--systemd-cgroup".to_string()].as_slice()));
+    let gvisor = &config.providers["gvisor"];
+    assert_eq!((gvisor.kind, gvisor.binary.as_path()), (RuntimeKind::Gvisor, Path::new("runsc")));
+    assert_eq!(config.providers["nightly"].kind, RuntimeKind::Gvisor, "runsc under another name is gVisor");
+}
+
+#[test]
+fn stdiod_variables_win_over_the_platforms_and_these_over_the_file() {
+    let file = "database_url = \"postgresql://file/kb\"\ndefault_provider = \"crun\"\ndefault_network = \"file\"";
+    let of = |variables: &[(&str, &str)]| parse(file, variables).unwrap();
+    let url = |config: &Config| config.database_url.as_ref().unwrap().reveal().to_string();
+    assert_eq!(url(&of(&[])), "postgresql://file/kb");
+    let platform = [
+        ("DATABASE_URL", "postgresql://platform/kb"),
+        ("WORKSPACE_DEFAULT_PROVIDER", "gvisor"),
+        ("WORKSPACE_NETWORK_NAME", "platform"),
+    ];
+    let config = of(&platform);
+    assert_eq!(url(&config), "postgresql://platform/kb");
+    assert_eq!(config.default_provider, "gvisor");
+    assert_eq!(config.default_network.as_deref(), Some("platform"));
+    let own = [
+        ("STDIOD_DATABASE_URL", "postgresql://own/kb"),
+        ("STDIOD_DEFAULT_PROVIDER", "crun"),
+        ("STDIOD_DEFAULT_NETWORK", "none"),
+    ];
+    let config = of(&[platform, own].concat());
+    assert_eq!(url(&config), "postgresql://own/kb");
+    assert_eq!(config.default_provider, "crun");
+    assert_eq!(config.default_network, None);
+}
+
+#[test]
+fn lists_in_variables_are_cut_at_commas() {
+    let config =
+        parse("", &[("STDIOD_LISTEN", "127.0.0.1:1, unix:/run/s.sock"), ("STDIOD_INSECURE_REGISTRIES", "a:1,b")])
+            .unwrap();
+    assert_eq!(config.listen, [tcp("127.0.0.1:1"), Listen::Unix("/run/s.sock".into())]);
+    assert_eq!(config.insecure_registries, ["a:1", "b"]);
+}
+
+#[test]
+fn an_empty_variable_says_nothing() {
+    let config = parse("log = \"debug\"", &[("STDIOD_LOG", ""), ("DATABASE_URL", " "), ("STDIOD_LISTEN", "")]).unwrap();
+    assert_eq!(config.log, "debug");
+    assert_eq!(config.database_url, None);
+    assert_eq!(config.listen, [tcp("127.0.0.1:8480")]);
+}
+
+#[test]
+fn booleans_in_variables_are_true_or_false_and_nothing_else() {
+    assert!(parse("", &[("STDIOD_ALLOW_HOST_NETWORK", "true")]).unwrap().allow_host_network);
+    assert!(!parse("allow_host_network = true", &[("STDIOD_ALLOW_HOST_NETWORK", "0")]).unwrap().allow_host_network);
+    let said = complaint("", &[("STDIOD_ALLOW_HOST_NETWORK", "maybe")]);
+    assert!(said.contains("STDIOD_ALLOW_HOST_NETWORK") && said.contains("`true` or `false`"), "{said}");
+}
+
+#[test]
+fn an_unknown_key_is_refused_with_its_file_and_line_and_a_suggestion() {
+    let said = complaint("# comment\nlog = \"info\"\n\nlistn = \"127.0.0.1:1\"\n", &[]);
+    assert_eq!(said, "/etc/stdiod/stdiod.toml line 4: `listn` is no setting; did you mean `listen`?");
+    let said = complaint("zzz = 1\nabc = 2\n", &[]);
+    assert!(said.starts_with("/etc/stdiod/stdiod.toml line 1: `zzz`"), "the first line, not the first name: {said}");
+}
+
+#[test]
+fn an_unknown_key_of_a_provider_is_refused_with_its_line() {
+    let said = complaint("[providers.youki]\nbinary = \"youki\"\nbinry = \"x\"\n", &[]);
+    assert_eq!(said, "/etc/stdiod/stdiod.toml line 3: `providers.youki.binry` is no setting; did you mean `binary`?");
+}
+
+#[test]
+fn an_unknown_variable_is_refused_by_name_but_not_those_of_the_client() {
+    let said = complaint("", &[("STDIOD_DATADIR", "/x")]);
+    assert_eq!(said, "environment variable STDIOD_DATADIR is no setting; did you mean `STDIOD_DATA_DIR`?");
+    assert!(complaint("", &[("STDIOD_PROVIDERS", "x")]).contains("STDIOD_PROVIDERS"));
+    parse("", &[("STDIOD_TOKEN", "t"), ("STDIOD_URL", "u"), ("STDIOD_CONFIG", "c"), ("PATH", "/bin")]).unwrap();
+}
+
+#[test]
+fn broken_toml_is_refused_with_its_line() {
+    let said = complaint("log = \"info\"\nauth = tokens\n", &[]);
+    assert!(said.starts_with("/etc/stdiod/stdiod.toml line 2: not valid TOML"), "{said}");
+    let said = complaint("log = \"info\"\nlog = \"debug\"\n", &[]);
+    assert!(said.contains("line 2") && said.contains("duplicate"), "{said}");
+}
+
+#[test]
+fn a_value_of_the_wrong_type_is_refused_with_its_line() {
+    for (text, wanted) in [
+        ("\nlisten = 8480", "a list of strings"),
+        ("\nlisten = [8480]", "a string in quotes"),
+        ("\nlog = true", "a string in quotes"),
+        ("\nallow_host_network = \"true\"", "without quotes"),
+        ("\nproviders = 1", "[providers.youki]"),
+        ("\nproviders.x = 1", "a table with `binary`"),
+        ("\nproviders.x.args = 1", "a list of strings"),
+    ] {
+        let said = complaint(text, &[]);
+        assert!(said.contains("line 2") && said.contains(wanted), "{text}: {said}");
+    }
+}
+
+#[test]
+fn auth_off_is_refused_when_any_listener_can_be_reached_from_outside() {
+    for open in ["0.0.0.0:8480", "[::]:8480", "192.168.1.5:80"] {
+        let said = complaint(&format!("auth = \"off\"\nlisten = [\"127.0.0.1:1\", \"{open}\"]"), &[]);
+        assert!(said.contains("line 1") && said.contains(open) && said.contains("`tokens`"), "{said}");
+    }
+    let said = complaint("auth = \"off\"", &[("STDIOD_LISTEN", "0.0.0.0:1")]);
+    assert!(said.contains("0.0.0.0:1"), "whoever sets the listener: {said}");
+}
+
+#[test]
+fn auth_off_is_fine_on_loopback_and_unix_listeners() {
+    let listen = "127.0.0.1:1,127.3.2.1:1,[::1]:1,unix:/run/s";
+    let config = parse("", &[("STDIOD_AUTH", "off"), ("STDIOD_LISTEN", listen)]).unwrap();
+    assert_eq!(config.auth, Auth::Off);
+    assert!(complaint("auth = \"none\"", &[]).contains("write `tokens` or `off`"));
+}
+
+#[test]
+fn an_address_that_cannot_be_listened_on_is_refused_with_what_to_write() {
+    for (item, remedy) in [
+        (":8480", "0.0.0.0:8480"),
+        ("8480", "IP:PORT"),
+        ("example.org:80", "IP:PORT"),
+        ("127.0.0.1:99999", "IP:PORT"),
+        ("unix:run/s", "absolute path"),
+        ("unix:", "absolute path"),
+    ] {
+        let said = complaint("", &[("STDIOD_LISTEN", item)]);
+        assert!(said.contains(item) && said.contains(remedy), "{said}");
+    }
+    assert!(complaint("listen = []", &[]).contains("at least one"));
+    assert!(complaint("", &[("STDIOD_LISTEN", &format!("unix:/{}", "x".repeat(107)))]).contains("107 bytes"));
+    assert!(complaint("listen = [\"127.0.0.1:1\", \"localhost:1\"]", &[]).contains("twice"));
+    assert_eq!(parse("listen = \"localhost:1\"", &[]).unwrap().listen, [tcp("127.0.0.1:1")]);
+}
+
+#[test]
+fn tls_is_refused_by_name_until_it_is_there() {
+    for key in ["tls_cert", "tls_key"] {
+        let said = complaint(&format!("\n\n{key} = \"/x.pem\""), &[]);
+        assert!(
+            said.contains("line 3") && said.contains(key) && said.contains("not available in this version"),
+            "{said}"
+        );
+    }
+    assert!(complaint("", &[("STDIOD_TLS_CERT", "/x")]).contains("STDIOD_TLS_CERT"));
+}
+
+#[test]
+fn the_data_directory_of_a_plain_user_is_in_their_home() {
+    let user = |variables: &[(&str, &str)]| {
+        Config::parse(None, &Surroundings { root: false, ..around(variables) }).map(|config| config.data_dir)
+    };
+    assert_eq!(user(&[("HOME", "/home/u")]).unwrap(), Path::new("/home/u/.local/share/stdiod"));
+    assert_eq!(user(&[("HOME", "/home/u"), ("XDG_DATA_HOME", "/d")]).unwrap(), Path::new("/d/stdiod"));
+    assert_eq!(
+        user(&[("HOME", "/home/u"), ("XDG_DATA_HOME", "rel")]).unwrap(),
+        Path::new("/home/u/.local/share/stdiod")
+    );
+    assert!(user(&[]).unwrap_err().to_string().contains("STDIOD_DATA_DIR"));
+    assert_eq!(user(&[("STDIOD_DATA_DIR", "/e")]).unwrap(), Path::new("/e"));
+    assert!(complaint("data_dir = \"data\"", &[]).contains("absolute path"));
+}
+
+#[test]
+fn a_password_is_neither_in_debug_output_nor_in_a_complaint() {
+    let config = parse("", &[("DATABASE_URL", "postgresql://u:hunter2@db/kb")]).unwrap();
+    assert!(!format!("{config:?}").contains("hunter2"));
+    for wrong in ["mysql://u:hunter2@db/kb", "postgresql://u:hunter2@db:port/kb", "hunter2"] {
+        let error = parse("", &[("DATABASE_URL", wrong)]).unwrap_err();
+        assert!(!format!("{error} {error:?}").contains("hunter2"), "{error}");
+        assert!(error.to_string().contains("DATABASE_URL"), "{error}");
+    }
+}
+
+#[test]
+fn a_syntax_error_beside_a_password_does_not_quote_it() {
+    let said = complaint("database_url = \"postgresql://u:hunter2@db/kb\" junk\n", &[]);
+    assert!(said.contains("line 1") && !said.contains("hunter2"), "{said}");
+}
+
+#[test]
+fn the_default_provider_must_be_known() {
+    let said = complaint("default_provider = \"gvisr\"", &[]);
+    assert!(said.contains("line 1") && said.contains("did you mean `gvisor`"), "{said}");
+    let said = complaint("", &[("WORKSPACE_DEFAULT_PROVIDER", "firecracker")]);
+    assert!(said.contains("WORKSPACE_DEFAULT_PROVIDER") && said.contains("crun, gvisor"), "{said}");
+}
+
+#[test]
+fn the_host_network_as_default_needs_permission() {
+    assert!(complaint("default_network = \"host\"", &[]).contains("allow_host_network = true"));
+    let config = parse("default_network = \"host\"\nallow_host_network = true", &[]).unwrap();
+    assert_eq!(config.default_network.as_deref(), Some("host"));
+    assert!(complaint("default_network = \"a b\"", &[]).contains("write `none`"));
+}
+
+#[test]
+fn a_log_filter_with_an_unknown_level_is_refused() {
+    for good in ["off", "INFO", "info,stdiod::store=trace", "stdiod=debug"] {
+        assert_eq!(parse("", &[("STDIOD_LOG", good)]).unwrap().log, good);
+    }
+    for bad in ["inof", "stdiod=loud", "info,"] {
+        assert!(complaint("", &[("STDIOD_LOG", bad)]).contains("no level"), "{bad}");
+    }
+}
+
+#[test]
+fn a_provider_needs_a_binary_and_a_known_kind() {
+    assert!(complaint("[providers.youki]\nargs = []", &[]).contains("providers.youki.binary"));
+    assert!(complaint("[providers.youki]\nbinary = \"bin/youki\"", &[]).contains("absolute path"));
+    let said = complaint("[providers.youki]\nbinary = \"youki\"\nkind = \"vm\"", &[]);
+    assert!(said.contains("line 3") && said.contains("`native`"), "{said}");
+    assert!(complaint("[providers.\"a/b\"]\nbinary = \"x\"", &[]).contains("is no name"));
+    let config = parse("[providers.x]\nbinary = \"x\"\nkind = \"gvisor\"", &[]).unwrap();
+    assert_eq!(config.providers["x"].kind, RuntimeKind::Gvisor);
+}
+
+#[test]
+fn registries_are_hosts() {
+    for wrong in ["http://reg:5000", "reg/path", "a b"] {
+        assert!(complaint("", &[("STDIOD_INSECURE_REGISTRIES", wrong)]).contains("HOST:PORT"), "{wrong}");
+    }
+}
+
+#[test]
+fn only_an_explicit_false_disables_hosting() {
+    let hosts = |value: &str| parse("", &[("ENABLE_AGENT_WORKSPACES", value)]).unwrap().hosting_enabled;
+    assert!(!hosts("false") && !hosts("False"));
+    assert!(hosts("true") && hosts("") && hosts("0") && hosts("no"));
+}
+
+#[test]
+fn a_named_file_must_exist() {
+    let error = Config::load(Some(Path::new("/nonexistent/stdiod.toml"))).unwrap_err();
+    assert!(error.to_string().contains("/nonexistent/stdiod.toml"), "{error}");
+}
