@@ -135,7 +135,8 @@ impl fmt::Display for ConfigError {
         };
         match self {
             ConfigError::Unreadable { file, why } => {
-                write!(f, "cannot read the configuration file {}: {why}", file.display())
+                let remedy = "check --config and STDIOD_CONFIG, or run as a user who may read it";
+                write!(f, "cannot read the configuration file {}: {why}; {remedy}", file.display())
             }
             ConfigError::Syntax { at, why } => write!(f, "{at}: not valid TOML: {why}"),
             ConfigError::UnknownKey { at, key, near } => {

@@ -147,6 +147,21 @@ pub const TOKENS_MAX: usize = 4096;
 /// Servers that one token may be limited to.
 pub const TOKEN_SERVERS_MAX: usize = 256;
 
+// --- the client subcommands -----------------------------------------------------------------------------------------
+
+pub const CLIENT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// For an answer that the daemon gives at once.
+pub const CLIENT_QUICK_WAIT: Duration = Duration::from_secs(30);
+/// For an answer that waits for a server to start or stop.
+pub const CLIENT_LIFECYCLE_WAIT: Duration = Duration::from_secs(900);
+/// How much longer than the daemon the client waits for the end of a call.
+pub const CLIENT_CALL_MARGIN: Duration = Duration::from_secs(15);
+/// An answer's head, and one that is read whole.
+pub const CLIENT_HEAD_MAX: usize = 64 * KIB;
+pub const CLIENT_ANSWER_MAX: usize = 64 * MIB;
+/// One attempt of `doctor`, such as a sandbox that runs `true`.
+pub const TRIAL_TIMEOUT: Duration = Duration::from_secs(10);
+
 const _: () = assert!(LINE_HEAD_KEPT + LINE_TAIL_KEPT < LINE_MAX);
 const _: () = assert!(REQUEST_LINE_MAX < HEAD_MAX);
 const _: () = assert!(HEAD_MAX <= u16::MAX as usize, "spans within a head are kept as u16");
@@ -156,3 +171,5 @@ const _: () = assert!(LINE_MAX >= TOOL_LIST_MAX);
 const _: () = assert!(QUEUED_BYTES_MAX > BODY_MAX);
 const _: () = assert!(DRAIN_GRACE.as_secs() < SHUTDOWN_GRACE.as_secs());
 const _: () = assert!(LOG_TAIL_DEFAULT <= LOG_LINES_KEPT);
+const _: () = assert!(CLIENT_ANSWER_MAX > LINE_MAX, "the client can take whatever a server may answer");
+const _: () = assert!(CLIENT_LIFECYCLE_WAIT.as_secs() > STARTUP_TIMEOUT_DEFAULT.as_secs() + STOP_GRACE.as_secs());

@@ -1,0 +1,440 @@
+//! A small blocking HTTP/1.1 client for the daemon's own API: one connection per request, over TCP or a unix socket.
+//! Owns the bytes of an exchange; never knows what they mean, and never puts a token into an error. Whatever the peer
+//! sends, it reads a bounded amount and waits a bounded time.
+
+use crate::config::Listen;
+use crate::limits::{CLIENT_ANSWER_MAX, CLIENT_CONNECT_TIMEOUT, CLIENT_HEAD_MAX, HEADERS_MAX};
+use std::fmt;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Where a daemon can be reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    Tcp { host: String, port: u16 },
+    Unix(PathBuf),
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Tcp { .. } => write!(f, "http://{}", self.authority()),
+            Target::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+impl Target {
+    /// `http://HOST[:PORT]` or `unix:PATH`; else what to write instead.
+    pub fn parse(url: &str) -> Result<Target, String> {
+        if let Some(path) = url.strip_prefix("unix:") {
+            return match path.strip_prefix("//").unwrap_or(path) {
+                "" => Err("a path must follow `unix:`".to_string()),
+                path => Ok(Target::Unix(PathBuf::from(path))),
+            };
+        }
+        let Some(rest) = url.strip_prefix("http://") else {
+            return Err("write http://HOST:PORT or unix:PATH".to_string());
+        };
+        let authority = rest.strip_suffix('/').unwrap_or(rest);
+        if authority.is_empty() || authority.contains(['/', '?', '#', '@']) || authority.contains(char::is_whitespace) {
+            return Err("write http://HOST:PORT, without a path or a user".to_string());
+        }
+        let (host, port) = match authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+            Some((host, port)) => (host, port.strip_prefix(':')),
+            None => authority.split_once(':').map_or((authority, None), |(host, port)| (host, Some(port))),
+        };
+        let port = match port {
+            None => 80,
+            Some(port) => port.parse().map_err(|_| format!("`{port}` is no port"))?,
+        };
+        Ok(Target::Tcp { host: host.to_string(), port })
+    }
+
+    /// The best of a daemon's listeners: a unix socket, or else the first; never empty by the config's word.
+    pub fn of_listeners(listen: &[Listen]) -> Target {
+        let unix = listen.iter().find(|one| matches!(one, Listen::Unix(_)));
+        match unix.or(listen.first()) {
+            Some(Listen::Unix(path)) => Target::Unix(path.clone()),
+            Some(Listen::Tcp(address)) => {
+                let ip = match address.ip() {
+                    IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+                    IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+                    ip => ip,
+                };
+                Target::Tcp { host: ip.to_string(), port: address.port() }
+            }
+            None => unreachable!("a configuration has a listener"),
+        }
+    }
+
+    /// Nothing sent there leaves this machine.
+    pub fn is_local(&self) -> bool {
+        match self {
+            Target::Unix(_) => true,
+            Target::Tcp { host, .. } => host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback()),
+        }
+    }
+
+    fn authority(&self) -> String {
+        match self {
+            Target::Tcp { host, port } if host.contains(':') => format!("[{host}]:{port}"),
+            Target::Tcp { host, port } => format!("{host}:{port}"),
+            Target::Unix(_) => "localhost".to_string(),
+        }
+    }
+
+    fn connect(&self) -> io::Result<Stream> {
+        match self {
+            Target::Unix(path) => UnixStream::connect(path).map(Stream::Unix),
+            Target::Tcp { host, port } => {
+                let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+                for address in (host.as_str(), *port).to_socket_addrs()? {
+                    match TcpStream::connect_timeout(&address, CLIENT_CONNECT_TIMEOUT) {
+                        Ok(stream) => return Ok(Stream::Tcp(stream)),
+                        Err(error) => last = error,
+                    }
+                }
+                Err(last)
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+pub enum HttpError {
+    NoDaemon { target: Target, why: io::Error },
+    TimedOut { target: Target, after: Duration },
+    Broken { target: Target, why: String },
+}
+
+impl fmt::Display for HttpError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HttpError::NoDaemon { target, why } if why.kind() == io::ErrorKind::PermissionDenied => {
+                write!(
+                    f,
+                    "may not connect to {target} (permission denied): run as its user or as root, or name an http:// address with --url"
+                )
+            }
+            HttpError::NoDaemon { target, why } => match why.kind() {
+                io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
+                    write!(f, "no daemon answers at {target} (is `stdiod serve` running?)")
+                }
+                _ => write!(f, "no daemon answers at {target}: {why} (is `stdiod serve` running?)"),
+            },
+            HttpError::TimedOut { target, after } => {
+                write!(f, "the daemon at {target} gave no answer within {} s", after.as_secs())
+            }
+            HttpError::Broken { target, why } => write!(f, "the answer from {target} is broken: {why}"),
+        }
+    }
+}
+
+pub struct Request<'a> {
+    pub method: &'a str,
+    /// Path and query, percent-encoded.
+    pub path: &'a str,
+    pub accept: &'a str,
+    pub body: Option<&'a [u8]>,
+    /// The longest silence of the peer.
+    pub patience: Duration,
+}
+
+/// An answer's head.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Head {
+    pub status: u16,
+    headers: Vec<(String, String)>,
+}
+
+impl Head {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+    }
+}
+
+#[derive(Debug)]
+pub struct Answer {
+    pub head: Head,
+    pub body: Vec<u8>,
+}
+
+/// An answer whose body is still to be read.
+pub struct Streamed {
+    pub head: Head,
+    pub body: BufReader<Body<Stream>>,
+}
+
+pub struct Client {
+    target: Target,
+    token: Option<String>,
+}
+
+impl Client {
+    pub fn new(target: Target, token: Option<String>) -> Client {
+        Client { target, token }
+    }
+
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// The whole answer, body and all.
+    pub fn send(&self, request: &Request) -> Result<Answer, HttpError> {
+        let Streamed { head, body } = self.open(request)?;
+        self.finish(head, body, request.patience)
+    }
+
+    /// Reads the rest of an answer that was opened.
+    pub fn finish(&self, head: Head, body: impl Read, patience: Duration) -> Result<Answer, HttpError> {
+        let mut bytes = Vec::new();
+        let read = body.take(CLIENT_ANSWER_MAX as u64 + 1).read_to_end(&mut bytes);
+        read.map_err(|why| self.fault(why, patience))?;
+        if bytes.len() > CLIENT_ANSWER_MAX {
+            let why = format!("it is longer than {CLIENT_ANSWER_MAX} bytes");
+            return Err(HttpError::Broken { target: self.target.clone(), why });
+        }
+        Ok(Answer { head, body: bytes })
+    }
+
+    /// The answer's head, with its body still on the wire.
+    pub fn open(&self, request: &Request) -> Result<Streamed, HttpError> {
+        let stream = self.target.connect().map_err(|why| HttpError::NoDaemon { target: self.target.clone(), why })?;
+        let exchange = || {
+            stream.set_timeouts(request.patience)?;
+            (&stream).write_all(&self.request_head(request))?;
+            // A daemon that refuses a long body answers and closes before it has read all of it: the answer counts.
+            let written = (&stream).write_all(request.body.unwrap_or_default());
+            match written {
+                Err(error) if !is_hang_up(&error) => return Err(error),
+                Err(_) | Ok(()) => {}
+            }
+            Ok(())
+        };
+        exchange().map_err(|why| self.fault(why, request.patience))?;
+        let mut reader = BufReader::new(stream);
+        let head = read_head(&mut reader).map_err(|why| self.fault(why, request.patience))?;
+        let framing = Framing::of(&head, request.method).map_err(|why| self.fault(why, request.patience))?;
+        Ok(Streamed { head, body: BufReader::new(Body { reader, framing }) })
+    }
+
+    fn request_head(&self, request: &Request) -> Vec<u8> {
+        let mut head = format!("{} {} HTTP/1.1\r\n", request.method, request.path);
+        head += &format!("Host: {}\r\nAccept: {}\r\nConnection: close\r\n", self.target.authority(), request.accept);
+        if let Some(token) = &self.token {
+            head += &format!("Authorization: Bearer {token}\r\n");
+        }
+        if let Some(body) = request.body {
+            head += &format!("Content-Type: application/json\r\nContent-Length: {}\r\n", body.len());
+        } else if request.method == "POST" {
+            head += "Content-Length: 0\r\n";
+        }
+        head += "\r\n";
+        head.into_bytes()
+    }
+
+    pub fn fault(&self, why: io::Error, patience: Duration) -> HttpError {
+        match why.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                HttpError::TimedOut { target: self.target.clone(), after: patience }
+            }
+            _ => HttpError::Broken { target: self.target.clone(), why: why.to_string() },
+        }
+    }
+}
+
+fn is_hang_up(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
+}
+
+#[derive(Debug)]
+pub enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    fn set_timeouts(&self, patience: Duration) -> io::Result<()> {
+        match self {
+            Stream::Tcp(stream) => {
+                stream.set_read_timeout(Some(patience))?;
+                stream.set_write_timeout(Some(patience))?;
+                stream.set_nodelay(true)
+            }
+            Stream::Unix(stream) => {
+                stream.set_read_timeout(Some(patience))?;
+                stream.set_write_timeout(Some(patience))
+            }
+        }
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.read(buf),
+            Stream::Unix(stream) => stream.read(buf),
+        }
+    }
+}
+
+impl Write for &Stream {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => (&*stream).write(buf),
+            Stream::Unix(stream) => (&*stream).write(buf),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn bad(why: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why.into())
+}
+
+/// The final head; interim ones (100 Continue) are skipped.
+fn read_head(reader: &mut impl BufRead) -> io::Result<Head> {
+    loop {
+        let head = read_one_head(reader)?;
+        if head.status >= 200 {
+            return Ok(head);
+        }
+    }
+}
+
+fn read_one_head(reader: &mut impl BufRead) -> io::Result<Head> {
+    let mut bytes = Vec::new();
+    while !bytes.ends_with(b"\r\n\r\n") && !bytes.ends_with(b"\n\n") {
+        if read_line(reader, &mut bytes, CLIENT_HEAD_MAX)? == 0 {
+            return Err(bad(if bytes.is_empty() { "the connection was closed" } else { "its head is cut off" }));
+        }
+    }
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut parsed = httparse::Response::new(&mut headers);
+    match parsed.parse(&bytes) {
+        Ok(httparse::Status::Complete(_)) => {}
+        Ok(httparse::Status::Partial) => return Err(bad("its head is cut off")),
+        Err(error) => return Err(bad(format!("it is not HTTP/1.1 ({error})"))),
+    }
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Ok(Head {
+        status: parsed.code.ok_or_else(|| bad("it has no status"))?,
+        headers: parsed.headers.iter().map(|header| (header.name.to_string(), text(header.value))).collect(),
+    })
+}
+
+/// Appends one line with its end to `line`, which may not grow past `max`.
+pub(super) fn read_line(reader: &mut impl BufRead, line: &mut Vec<u8>, max: usize) -> io::Result<usize> {
+    let room = (max - line.len().min(max)) as u64;
+    let read = reader.take(room + 1).read_until(b'\n', line)?;
+    if line.len() > max {
+        return Err(bad(format!("a line or head is longer than {max} bytes")));
+    }
+    Ok(read)
+}
+
+/// How much of a body is still to come.
+#[derive(Debug, PartialEq, Eq)]
+enum Framing {
+    Length(u64),
+    Chunk { left: u64 },
+    ChunkStart,
+    UntilClose,
+    Done,
+}
+
+impl Framing {
+    fn of(head: &Head, method: &str) -> io::Result<Framing> {
+        if method == "HEAD" || matches!(head.status, 204 | 304) {
+            return Ok(Framing::Done);
+        }
+        if head.header("transfer-encoding").is_some_and(|value| value.eq_ignore_ascii_case("chunked")) {
+            return Ok(Framing::ChunkStart);
+        }
+        match head.header("content-length") {
+            None => Ok(Framing::UntilClose),
+            Some(length) => {
+                length.trim().parse().map(Framing::Length).map_err(|_| bad("its Content-Length is no number"))
+            }
+        }
+    }
+}
+
+/// The body of an answer, without its framing.
+pub struct Body<R> {
+    reader: BufReader<R>,
+    framing: Framing,
+}
+
+impl<R: Read> Body<R> {
+    fn read_chunk_start(&mut self) -> io::Result<Framing> {
+        let mut line = Vec::new();
+        read_line(&mut self.reader, &mut line, CLIENT_HEAD_MAX)?;
+        let text = String::from_utf8_lossy(&line);
+        let size = text.split(';').next().unwrap_or_default().trim();
+        let left = u64::from_str_radix(size, 16).map_err(|_| bad("a chunk has no size"))?;
+        if left > 0 {
+            return Ok(Framing::Chunk { left });
+        }
+        // Trailers, up to the empty line.
+        loop {
+            let mut line = Vec::new();
+            if read_line(&mut self.reader, &mut line, CLIENT_HEAD_MAX)? == 0 || line.trim_ascii().is_empty() {
+                return Ok(Framing::Done);
+            }
+        }
+    }
+
+    fn read_at_most(&mut self, left: u64, buf: &mut [u8]) -> io::Result<usize> {
+        let room = buf.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        match self.reader.read(&mut buf[..room])? {
+            0 if room > 0 => Err(bad("the connection was closed in the middle of it")),
+            read => Ok(read),
+        }
+    }
+
+    fn end_of_chunk(&mut self) -> io::Result<()> {
+        let mut end = [0; 2];
+        self.reader.read_exact(&mut end)?;
+        if &end != b"\r\n" {
+            return Err(bad("a chunk does not end where it says"));
+        }
+        Ok(())
+    }
+}
+
+impl<R: Read> Read for Body<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.framing {
+                Framing::Done | Framing::Length(0) => return Ok(0),
+                Framing::UntilClose => return self.reader.read(buf),
+                Framing::Length(left) => {
+                    let read = self.read_at_most(left, buf)?;
+                    self.framing = Framing::Length(left - read as u64);
+                    return Ok(read);
+                }
+                Framing::ChunkStart => self.framing = self.read_chunk_start()?,
+                Framing::Chunk { left } => {
+                    let read = self.read_at_most(left, buf)?;
+                    self.framing = Framing::Chunk { left: left - read as u64 };
+                    if left == read as u64 {
+                        self.end_of_chunk()?;
+                        self.framing = Framing::ChunkStart;
+                    }
+                    return Ok(read);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,3 +1,190 @@
-pub mod doctor;
-pub mod http;
-pub mod table;
+//! The command line: what can be said, and who does it. Owns arguments and dispatch; each subcommand lives in a module
+//! of its own. Client subcommands speak to the daemon over its API and know nothing of its inside.
+
+mod api;
+mod doctor;
+mod error;
+mod http;
+mod image;
+mod internal;
+mod json;
+mod logs;
+mod register;
+mod screen;
+mod serve;
+mod servers;
+mod table;
+mod tokens;
+
+use crate::config::Config;
+use crate::limits::BODY_MAX;
+use api::Api;
+use clap::{Parser, Subcommand};
+pub use error::Error;
+use screen::{Form, Screen};
+use std::io::Read;
+use std::path::PathBuf;
+
+/// inetd for MCP: hosts stdio MCP servers in sandboxes and gives each an HTTP face.
+#[derive(Parser)]
+#[command(name = "stdiod", version, disable_help_subcommand = true)]
+#[command(after_help = "First steps:
+  stdiod doctor                       what can this host do?
+  stdiod serve                        run the daemon
+  stdiod register hello.json          host a server
+  stdiod call hello tools/list        ask it something")]
+pub struct Args {
+    #[command(flatten)]
+    common: Common,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Args)]
+#[command(next_help_heading = "Everywhere")]
+pub struct Common {
+    /// Configuration [default: STDIOD_CONFIG, or /etc/stdiod/stdiod.toml if it exists]
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The daemon, as http://HOST:PORT or unix:PATH [default: STDIOD_URL, or the configured listener]
+    #[arg(long, global = true)]
+    url: Option<String>,
+    /// File with the token to use [default: STDIOD_TOKEN, or DATA_DIR/admin.token]
+    #[arg(long, global = true, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Print JSON, for machines
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+impl Common {
+    fn load_config(&self) -> Result<Config, Error> {
+        let named = self.config.clone().or_else(|| api::variable("STDIOD_CONFIG").map(PathBuf::from));
+        Ok(Config::load(named.as_deref())?)
+    }
+
+    fn screen(&self) -> Screen {
+        Screen::new(if self.json { Form::Json } else { Form::Human })
+    }
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the daemon
+    Serve,
+    /// Register a server and wait until it is ready
+    Register(Box<register::Register>),
+    /// List servers
+    Ls(servers::Ls),
+    /// Show everything about one server
+    Status(servers::Named),
+    /// Call a method or a tool of a server and print the result
+    Call(servers::Call),
+    /// List the tools a server offers
+    Tools(servers::Named),
+    /// Restart a server
+    Restart(servers::Named),
+    /// Stop a server and keep it stopped
+    Stop(servers::Named),
+    /// Start a stopped server
+    Start(servers::Named),
+    /// Stop and remove a server; its volumes stay
+    Rm(servers::Rm),
+    /// Show what a server wrote to stderr, and its lifecycle
+    Logs(logs::Logs),
+    /// Import, list and remove images
+    #[command(subcommand)]
+    Image(image::Image),
+    /// Make, list and revoke access tokens
+    #[command(subcommand)]
+    Token(tokens::Token),
+    /// Say what this host can and cannot do, and what to install
+    Doctor,
+    #[command(hide = true)]
+    Launch(internal::Launch),
+    #[command(hide = true)]
+    Discard(internal::Words),
+    #[command(hide = true)]
+    Sweep(internal::Words),
+}
+
+/// Does what was said; the exit code, or why it could not be done.
+pub fn run(args: &Args) -> Result<u8, Error> {
+    let common = &args.common;
+    match &args.command {
+        Command::Serve => serve::serve(common),
+        Command::Launch(args) => Ok(internal::launch(args)),
+        Command::Discard(args) => Ok(internal::discard(args)),
+        Command::Sweep(args) => Ok(internal::sweep(args)),
+        Command::Doctor => doctor::doctor(common, &mut common.screen()),
+        Command::Image(command) => image::image(common, &mut common.screen(), command).map(|()| 0),
+        Command::Register(args) => ask(common, |api, screen| register::register(api, screen, args)),
+        Command::Ls(args) => ask(common, |api, screen| servers::ls(api, screen, args)),
+        Command::Status(args) => ask(common, |api, screen| servers::status(api, screen, args)),
+        Command::Call(args) => ask(common, |api, screen| servers::call(api, screen, args)),
+        Command::Tools(args) => ask(common, |api, screen| servers::tools(api, screen, args)),
+        Command::Restart(args) => ask(common, |api, screen| servers::restart(api, screen, args)),
+        Command::Stop(args) => ask(common, |api, screen| servers::stop(api, screen, args)),
+        Command::Start(args) => ask(common, |api, screen| servers::start(api, screen, args)),
+        Command::Rm(args) => ask(common, |api, screen| servers::rm(api, screen, args)),
+        Command::Logs(args) => ask(common, |api, screen| logs::logs(api, screen, args)),
+        Command::Token(command) => ask(common, |api, screen| tokens::token(api, screen, command)),
+    }
+}
+
+/// One question to the daemon. For machines an error stays the JSON it came as.
+fn ask(common: &Common, question: impl FnOnce(&Api, &mut Screen) -> Result<(), Error>) -> Result<u8, Error> {
+    let mut screen = common.screen();
+    let asked = Api::new(common).and_then(|api| question(&api, &mut screen));
+    match asked {
+        Ok(()) => Ok(0),
+        Err(Error::Refused(refusal)) if screen.form == Form::Json => {
+            eprintln!("{}", String::from_utf8_lossy(&refusal.body).trim_end());
+            Err(Error::Told)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Everything on stdin, as far as a request can carry it.
+fn read_stdin() -> Result<String, Error> {
+    let mut text = String::new();
+    let read = std::io::stdin().lock().take(BODY_MAX as u64 + 1).read_to_string(&mut text);
+    read.map_err(|why| Error::Fault(format!("cannot read stdin: {why}")))?;
+    if text.len() > BODY_MAX {
+        return Err(Error::Fault(format!("stdin holds more than {BODY_MAX} bytes, which no request can carry")));
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn the_forms_that_scripts_rely_on_are_understood() {
+        for line in [
+            "serve",
+            "serve --config /etc/x.toml",
+            "token create ci --scope mcp:call,admin:read --server a --server b --json",
+            "image import ./layout:latest --name echo:1",
+            "logs -f --tail 5 x",
+            "call x tools/list",
+            "call x --tool echo {}",
+            "call x --json tools/call -",
+            "rm x --volumes",
+            "ls --json",
+            "launch 3 4",
+            "discard --anything goes",
+        ] {
+            let words = ["stdiod"].into_iter().chain(line.split(' '));
+            assert!(Args::try_parse_from(words).is_ok(), "{line}");
+        }
+    }
+}

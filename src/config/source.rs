@@ -144,7 +144,7 @@ impl<'a> Sources<'a> {
     fn in_file<T>(
         &self,
         key: &str,
-        read: fn(&File<'a>, &str, &Spanned<DeValue<'a>>) -> Result<Found<T>, ConfigError>,
+        read: impl FnOnce(&File<'a>, &str, &Spanned<DeValue<'a>>) -> Result<Found<T>, ConfigError>,
     ) -> Result<Option<Found<T>>, ConfigError> {
         let Some(file) = &self.file else { return Ok(None) };
         file.table.get(key).map(|value| read(file, key, value)).transpose()

@@ -1,0 +1,120 @@
+//! `logs`: the last lines of a server's stderr and its lifecycle, and with `-f` those to come, read from an event stream
+//! of which no line may be longer than `STREAM_BACKLOG_MAX`.
+
+use super::api::{Api, server_path};
+use super::error::Error;
+use super::http::read_line;
+use super::screen::{Form, Screen};
+use super::table::visible;
+use crate::limits::STREAM_BACKLOG_MAX;
+use serde_json::Value;
+use std::io::{self, BufRead};
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  stdiod logs notes --tail 50
+  stdiod logs -f notes")]
+pub struct Logs {
+    /// Name or id of the server
+    name: String,
+    /// Go on with new lines as they come
+    #[arg(short, long)]
+    follow: bool,
+    /// Start with the last N lines
+    #[arg(long, value_name = "N")]
+    tail: Option<usize>,
+}
+
+pub fn logs(api: &Api, screen: &mut Screen, args: &Logs) -> Result<(), Error> {
+    let mut query: Vec<String> = args.tail.iter().map(|tail| format!("tail={tail}")).collect();
+    if args.follow {
+        query.push("follow=true".to_string());
+    }
+    let query = if query.is_empty() { String::new() } else { format!("?{}", query.join("&")) };
+    let path = server_path(&args.name, &format!("/logs{query}"));
+    match (args.follow, screen.form) {
+        (true, _) => follow(api, screen, &path),
+        (false, Form::Json) => Ok(screen.json(&api.get(&path)?)?),
+        (false, Form::Human) => Ok(screen.line_by_line(&api.get_text(&path)?)?),
+    }
+}
+
+fn follow(api: &Api, screen: &mut Screen, path: &str) -> Result<(), Error> {
+    let mut stream = api.follow(path)?.body;
+    while let Some(data) = next_event(&mut stream).map_err(|why| api.stream_fault(why))? {
+        match screen.form {
+            Form::Json => screen.json(&data)?,
+            Form::Human => screen.line_by_line(&entry_line(&data))?,
+        }
+        screen.flush()?;
+    }
+    Ok(())
+}
+
+/// The data of the next event; none at the end of the stream. Comments and other fields are skipped.
+fn next_event(stream: &mut impl BufRead) -> io::Result<Option<String>> {
+    let mut data: Option<String> = None;
+    loop {
+        let mut line = Vec::new();
+        if read_line(stream, &mut line, STREAM_BACKLOG_MAX)? == 0 {
+            return Ok(None);
+        }
+        let line = String::from_utf8_lossy(&line);
+        let line = line.trim_end_matches(['\r', '\n']);
+        if line.is_empty() && data.is_some() {
+            return Ok(data);
+        }
+        if let Some(piece) = line.strip_prefix("data:") {
+            let piece = piece.strip_prefix(' ').unwrap_or(piece);
+            data = Some(match data {
+                Some(before) => format!("{before}\n{piece}"),
+                None => piece.to_string(),
+            });
+        }
+    }
+}
+
+/// A log entry as a line: time, source, text. What is no log entry is shown as it is.
+fn entry_line(data: &str) -> String {
+    let Ok(Value::Object(entry)) = serde_json::from_str(data) else { return data.to_string() };
+    let Some(text) = entry.get("text").and_then(Value::as_str) else { return data.to_string() };
+    let field = |key: &str| entry.get(key).and_then(Value::as_str);
+    let parts = [field("at"), field("source"), Some(text)];
+    // One entry is one line: a server may not write lines that look like another entry.
+    visible(&parts.into_iter().flatten().collect::<Vec<_>>().join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn events(text: &str) -> Vec<String> {
+        let mut stream = text.as_bytes();
+        let mut all = Vec::new();
+        while let Some(data) = next_event(&mut stream).unwrap() {
+            all.push(data);
+        }
+        all
+    }
+
+    #[test]
+    fn events_are_told_apart_and_comments_skipped() {
+        let stream =
+            ": hello\n\nid: 1\nevent: log\ndata: one\n\ndata:two\r\ndata: lines\r\n\r\n: ping\n\ndata: unfinished";
+        assert_eq!(events(stream), ["one", "two\nlines"]);
+    }
+
+    #[test]
+    fn an_endless_line_is_an_error() {
+        let long = format!("data: {}\n\n", "x".repeat(STREAM_BACKLOG_MAX));
+        assert!(next_event(&mut long.as_bytes()).is_err());
+    }
+
+    #[test]
+    fn an_entry_becomes_a_line_and_anything_else_stays_as_it_is() {
+        assert_eq!(entry_line(r#"{"at":"T","source":"stderr","text":"hi","instance":1}"#), "T stderr hi");
+        assert_eq!(entry_line(r#"{"text":"one\ntwo"}"#), "one␊two");
+        assert_eq!(entry_line(r#"{"x":1}"#), r#"{"x":1}"#);
+        assert_eq!(entry_line("plain"), "plain");
+    }
+}
