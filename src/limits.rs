@@ -143,6 +143,33 @@ pub const MANIFEST_MAX: u64 = 4 * MIB as u64;
 pub const STORE_CHANNEL: usize = 1024;
 /// A write that a client waits for; afterwards 503.
 pub const STORE_WAIT: Duration = Duration::from_secs(5);
+/// Operations taken from the channel at once; status writes among them share a transaction.
+pub const STORE_BATCH: usize = 64;
+/// One statement, as the database counts it.
+pub const STORE_STATEMENT_WAIT: Duration = Duration::from_secs(4);
+/// One migration, and the wait for another daemon's.
+pub const STORE_MIGRATION_WAIT: Duration = Duration::from_secs(60);
+/// To reach the database at all, and for its first byte.
+pub const STORE_CONNECT_WAIT: Duration = Duration::from_secs(2);
+/// A connection idle for this long is asked whether it lives, and has this long to say so.
+pub const STORE_PROBE_IDLE: Duration = Duration::from_secs(1);
+pub const STORE_PROBE_WAIT: Duration = Duration::from_secs(2);
+/// Between two attempts to connect: the first few, and the longest.
+pub const STORE_RETRY_MIN: Duration = Duration::from_millis(50);
+pub const STORE_RETRY_MAX: Duration = Duration::from_secs(1);
+pub const STORE_RETRY_YOUNG: u32 = 20;
+/// At the daemon's end, for what is still in the channel.
+pub const STORE_CLOSE_WAIT: Duration = Duration::from_secs(5);
+
+/// Between two starts of the private PostgreSQL when it dies: the first, and the longest.
+pub const CLUSTER_RETRY_MIN: Duration = Duration::from_millis(100);
+pub const CLUSTER_RETRY_MAX: Duration = Duration::from_secs(5);
+/// Up for this long, its earlier deaths are forgotten.
+pub const CLUSTER_STABLE: Duration = Duration::from_secs(10);
+/// To stop: after SIGINT, after SIGQUIT, and (a leftover only) after SIGKILL.
+pub const CLUSTER_STOP_FAST: Duration = Duration::from_secs(10);
+pub const CLUSTER_STOP_QUIT: Duration = Duration::from_secs(5);
+pub const CLUSTER_STOP_KILL: Duration = Duration::from_secs(2);
 pub const TOKENS_MAX: usize = 4096;
 /// Servers that one token may be limited to.
 pub const TOKEN_SERVERS_MAX: usize = 256;
@@ -173,3 +200,5 @@ const _: () = assert!(DRAIN_GRACE.as_secs() < SHUTDOWN_GRACE.as_secs());
 const _: () = assert!(LOG_TAIL_DEFAULT <= LOG_LINES_KEPT);
 const _: () = assert!(CLIENT_ANSWER_MAX > LINE_MAX, "the client can take whatever a server may answer");
 const _: () = assert!(CLIENT_LIFECYCLE_WAIT.as_secs() > STARTUP_TIMEOUT_DEFAULT.as_secs() + STOP_GRACE.as_secs());
+const _: () = assert!(STORE_STATEMENT_WAIT.as_millis() < STORE_WAIT.as_millis(), "the database gives up first");
+const _: () = assert!(STORE_CONNECT_WAIT.as_millis() < STORE_WAIT.as_millis());

@@ -1,3 +1,10 @@
+//! The database, as three things that know little of each other: `sql` and `migrate` (what is said to it), `thread`
+//! (who says it, with `reach` to find out first whether anyone listens), and `cluster` with `premises` (the private
+//! PostgreSQL, when the operator gave no other).
+
 pub mod cluster;
+pub mod migrate;
+pub mod premises;
+pub mod reach;
 pub mod sql;
 pub mod thread;

@@ -1,0 +1,407 @@
+//! The store thread: owns the connection to PostgreSQL and nothing else. Operations come in by one bounded channel,
+//! events go out by another. Invariant: every operation accepted by `try_send` gets exactly one `Done`, in order, and
+//! after an `Unknown` there will be an `Opened` as soon as it is worth trying again.
+//!
+//! What hangs is found out where that is possible: by a probe while idle, before a connect (`reach`), by the server
+//! itself (`statement_timeout`), by the kernel on TCP (keepalives, `tcp_user_timeout`). What remains is a server that
+//! is frozen in the middle of an operation, behind a socket that stays open: on a unix socket, and on TCP when only the
+//! process is frozen and not the host, nothing tells. The thread then waits with it; the core does not (`STORE_WAIT`),
+//! and gets its `Done` late.
+
+use crate::core::contract::{Snapshot, StoreOp, StoreOutcome};
+use crate::ids::StoreSeq;
+use crate::limits::{
+    STORE_BATCH, STORE_CHANNEL, STORE_CLOSE_WAIT, STORE_CONNECT_WAIT, STORE_MIGRATION_WAIT, STORE_PROBE_IDLE,
+    STORE_PROBE_WAIT, STORE_RETRY_MAX, STORE_RETRY_MIN, STORE_RETRY_YOUNG, STORE_STATEMENT_WAIT, STORE_WAIT,
+};
+use crate::store::migrate::{MIGRATIONS, migrate};
+use crate::store::reach;
+use crate::store::sql::{self, Trouble, describe};
+use nix::sys::signal::{SigSet, SigmaskHow};
+use postgres::config::SslMode;
+use postgres::{Client, Config, NoTls};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Where Debian's PostgreSQL listens, and its libpq looks when no host is given.
+const DEFAULT_SOCKET_DIR: &str = "/var/run/postgresql";
+
+#[derive(Debug)]
+pub enum StoreEvent {
+    /// Connected. The first time with everything that is stored.
+    Opened {
+        snapshot: Option<Box<Snapshot>>,
+    },
+    /// Not connected, and why; also when it has not been for a while after the start, and again for a new reason.
+    Lost {
+        why: String,
+    },
+    Done {
+        seq: StoreSeq,
+        outcome: StoreOutcome,
+    },
+}
+
+/// The loop's end.
+pub struct Store {
+    ops: SyncSender<(StoreSeq, StoreOp)>,
+    events: Receiver<StoreEvent>,
+    thread: JoinHandle<()>,
+}
+
+impl Store {
+    /// Starts the thread, which connects by itself. `wake` is called after each event; it must not block. The only
+    /// error of the operator's making is a connection string that can never work, and it is not repeated in the error:
+    /// it may hold a password.
+    pub fn spawn(conninfo: String, wake: impl Fn() + Send + 'static) -> io::Result<Store> {
+        let config = configure(&conninfo)?;
+        let (ops, ops_in) = sync_channel(STORE_CHANNEL);
+        let (events_out, events) = sync_channel(STORE_CHANNEL);
+        let worker = Worker {
+            config,
+            ops: ops_in,
+            events: events_out,
+            wake,
+            taken: VecDeque::new(),
+            started: Instant::now(),
+            opened: false,
+            attempts: 0,
+            backend: None,
+            reported: None,
+        };
+        // A thread inherits the mask of its maker: signals, SIGCHLD above all, are for the main thread.
+        let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
+        let thread = std::thread::Builder::new().name("store".to_string()).spawn(move || worker.run());
+        mask.thread_set_mask()?;
+        Ok(Store { ops, events, thread: thread? })
+    }
+
+    /// Hands over an operation, or gives it back when the channel is full. Never blocks.
+    #[allow(clippy::result_large_err)] // It is the operation itself that comes back.
+    pub fn try_send(&self, seq: StoreSeq, op: StoreOp) -> Result<(), StoreOp> {
+        self.ops.try_send((seq, op)).map_err(|e| match e {
+            TrySendError::Full((_, op)) | TrySendError::Disconnected((_, op)) => op,
+        })
+    }
+
+    /// What has happened since; ends when there is nothing more at the moment.
+    pub fn events(&mut self) -> impl Iterator<Item = StoreEvent> {
+        self.events.try_iter()
+    }
+
+    /// Lets the thread finish what is queued, and waits for it within `STORE_CLOSE_WAIT`.
+    pub fn close(self) {
+        let Store { ops, events, thread } = self;
+        drop(ops);
+        let deadline = Instant::now() + STORE_CLOSE_WAIT;
+        loop {
+            match events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(StoreEvent::Done { outcome: StoreOutcome::Rejected(why) | StoreOutcome::Unknown(why), .. }) => {
+                    log::warn!("store: a last write is not stored: {why}");
+                }
+                Ok(StoreEvent::Done { outcome: StoreOutcome::Committed, .. }) => {}
+                Ok(StoreEvent::Opened { .. } | StoreEvent::Lost { .. }) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    if thread.join().is_err() {
+                        log::error!("store: its thread has panicked");
+                    }
+                    return;
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    log::warn!("store: the database does not answer; last writes may not be stored");
+                    return;
+                }
+            }
+        }
+    }
+}
+
+fn configure(conninfo: &str) -> io::Result<Config> {
+    let refuse = |why: &str| io::Error::new(io::ErrorKind::InvalidInput, format!("database_url: {why}"));
+    let mut config: Config = conninfo.parse().map_err(|_| refuse("not a PostgreSQL connection string or URL"))?;
+    if config.get_ssl_mode() == SslMode::Require {
+        return Err(refuse("sslmode=require is not supported: use a unix socket, a private network or a TLS tunnel"));
+    }
+    if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
+        config.host_path(DEFAULT_SOCKET_DIR);
+    }
+    if config.get_application_name().is_none() {
+        config.application_name("stdiod");
+    }
+    if config.get_connect_timeout().is_none() {
+        config.connect_timeout(STORE_CONNECT_WAIT);
+    }
+    if config.get_tcp_user_timeout().is_none() {
+        config.tcp_user_timeout(STORE_STATEMENT_WAIT);
+    }
+    if config.get_keepalives_interval().is_none() {
+        config
+            .keepalives_idle(Duration::from_secs(10))
+            .keepalives_interval(Duration::from_secs(2))
+            .keepalives_retries(3);
+    }
+    config.notice_callback(|notice| log::debug!("store: {}", notice.message()));
+    Ok(config)
+}
+
+/// One session of the server, named so that no later one can be taken for it.
+struct Backend {
+    pid: i32,
+    started: String,
+}
+
+/// Why there is no connection: nobody there, or not in a state to be used.
+enum Closed {
+    NotThere(String),
+    NotFit(String),
+}
+
+impl From<postgres::Error> for Closed {
+    fn from(e: postgres::Error) -> Closed {
+        Closed::NotFit(describe(&e))
+    }
+}
+
+/// Why `serve` came back.
+enum End {
+    Closed,
+    Lost(String),
+}
+
+/// The thread's end.
+struct Worker<W> {
+    config: Config,
+    ops: Receiver<(StoreSeq, StoreOp)>,
+    events: SyncSender<StoreEvent>,
+    wake: W,
+    /// Taken from `ops` and not answered yet, oldest first.
+    taken: VecDeque<(StoreSeq, StoreOp)>,
+    started: Instant,
+    /// It has been open once: the snapshot is told.
+    opened: bool,
+    /// Attempts to connect since something last worked.
+    attempts: u32,
+    backend: Option<Backend>,
+    /// The reason last told in `Lost`; none while open.
+    reported: Option<String>,
+}
+
+impl<W: Fn()> Worker<W> {
+    fn run(mut self) {
+        loop {
+            match self.open() {
+                Ok((mut client, snapshot)) => {
+                    self.opened = true;
+                    self.reported = None;
+                    log::info!("store: open");
+                    self.tell(StoreEvent::Opened { snapshot });
+                    match self.serve(&mut client) {
+                        End::Closed => return,
+                        End::Lost(why) => {
+                            self.refuse_taken(&why);
+                            self.report_lost(why);
+                            bury(client);
+                        }
+                    }
+                }
+                // A database that is just starting is no news: the private one may have to be made first.
+                Err(Closed::NotThere(why)) if self.started.elapsed() < STORE_WAIT => log::debug!("store: {why}"),
+                Err(Closed::NotThere(why) | Closed::NotFit(why)) => self.report_lost(why),
+            }
+            self.attempts = self.attempts.saturating_add(1);
+            if !self.refuse_for(retry_delay(self.attempts)) {
+                return;
+            }
+        }
+    }
+
+    // --- connecting
+
+    fn open(&mut self) -> Result<(Client, Option<Box<Snapshot>>), Closed> {
+        reach::answers(&self.config).map_err(Closed::NotThere)?;
+        let mut client = self.config.connect(NoTls).map_err(|e| Closed::NotThere(describe(&e)))?;
+        set_up(&mut client, STORE_MIGRATION_WAIT)?;
+        self.fence(&mut client)?;
+        let snapshot = if self.opened {
+            None
+        } else {
+            migrate(&mut client, MIGRATIONS).map_err(|fault| Closed::NotFit(fault.to_string()))?;
+            Some(Box::new(sql::load(&mut client)?))
+        };
+        set_up(&mut client, STORE_STATEMENT_WAIT)?;
+        self.backend = Some(identify(&mut client)?);
+        Ok((client, snapshot))
+    }
+
+    /// Ends the session before this one, if the server still has it. An operation whose outcome was `Unknown` may be
+    /// waiting in it, and must not be committed after those that follow.
+    fn fence(&self, client: &mut Client) -> Result<(), Closed> {
+        const TERMINATE: &str = "
+            SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+            WHERE pid = $1 AND extract(epoch FROM backend_start)::text = $2 AND pid <> pg_backend_pid()";
+        let Some(old) = &self.backend else { return Ok(()) };
+        for _ in 0..20 {
+            let row = client.query_one(TERMINATE, &[&old.pid, &old.started])?;
+            if row.get::<_, i64>(0) == 0 {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Err(Closed::NotFit(format!("the session before (backend {}) is stuck and does not end", old.pid)))
+    }
+
+    /// Answers whatever comes with `Unknown`. False: the loop has closed the channel.
+    fn refuse_for(&mut self, wait: Duration) -> bool {
+        let until = Instant::now() + wait;
+        loop {
+            match self.ops.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok((seq, _)) => {
+                    self.tell(StoreEvent::Done { seq, outcome: StoreOutcome::Unknown("not connected".to_string()) });
+                }
+                Err(RecvTimeoutError::Timeout) => return true,
+                Err(RecvTimeoutError::Disconnected) => return false,
+            }
+        }
+    }
+
+    // --- connected
+
+    fn serve(&mut self, client: &mut Client) -> End {
+        loop {
+            let worked = match self.ops.recv_timeout(STORE_PROBE_IDLE) {
+                Ok(first) => {
+                    self.taken.push_back(first);
+                    self.taken.extend(self.ops.try_iter().take(STORE_BATCH - 1));
+                    self.write(client)
+                }
+                Err(RecvTimeoutError::Timeout) => client.is_valid(STORE_PROBE_WAIT).map_err(|e| describe(&e)),
+                Err(RecvTimeoutError::Disconnected) => return End::Closed,
+            };
+            match worked {
+                Ok(()) => self.attempts = 0,
+                Err(why) => return End::Lost(why),
+            }
+        }
+    }
+
+    /// Does what is in `taken`, in order. On an error the rest stays there, beginning with the one that failed.
+    fn write(&mut self, client: &mut Client) -> Result<(), String> {
+        while !self.taken.is_empty() {
+            let run = self.taken.iter().take_while(|(_, op)| matches!(op, StoreOp::SaveStatus { .. })).count();
+            if run > 1 && write_together(client, self.taken.iter().take(run).map(|(_, op)| op))? {
+                for _ in 0..run {
+                    self.answer_first(StoreOutcome::Committed);
+                }
+                continue;
+            }
+            for _ in 0..run.max(1) {
+                let outcome = match sql::perform(client, &self.taken[0].1) {
+                    Ok(()) => StoreOutcome::Committed,
+                    Err(Trouble::Refused(why)) => StoreOutcome::Rejected(why),
+                    Err(Trouble::Failed(why)) => return Err(why),
+                };
+                self.answer_first(outcome);
+            }
+        }
+        Ok(())
+    }
+
+    // --- telling the loop
+
+    fn answer_first(&mut self, outcome: StoreOutcome) {
+        let (seq, _) = self.taken.pop_front().expect("the operation that was just done");
+        self.tell(StoreEvent::Done { seq, outcome });
+    }
+
+    fn refuse_taken(&mut self, why: &str) {
+        while !self.taken.is_empty() {
+            self.answer_first(StoreOutcome::Unknown(why.to_string()));
+        }
+    }
+
+    fn report_lost(&mut self, why: String) {
+        if self.reported.as_ref() != Some(&why) {
+            log::warn!("store: lost why={why:?}");
+            self.reported = Some(why.clone());
+            self.tell(StoreEvent::Lost { why });
+        }
+    }
+
+    /// May wait for the loop to make room; the loop never waits for us. If it is gone, so will `ops` be.
+    fn tell(&self, event: StoreEvent) {
+        if self.events.send(event).is_ok() {
+            (self.wake)();
+        }
+    }
+}
+
+/// Status writes in one transaction. False: one of them was refused and none is done; they must go one by one.
+fn write_together<'o>(client: &mut Client, ops: impl Iterator<Item = &'o StoreOp>) -> Result<bool, String> {
+    let mut tx = client.transaction().map_err(|e| describe(&e))?;
+    for op in ops {
+        match sql::perform(&mut tx, op) {
+            Ok(()) => {}
+            Err(Trouble::Refused(_)) => return tx.rollback().map(|()| false).map_err(|e| describe(&e)),
+            Err(Trouble::Failed(why)) => return Err(why),
+        }
+    }
+    tx.commit().map(|()| true).map_err(|e| describe(&e))
+}
+
+/// What holds for the session, whatever the server's own defaults are.
+fn set_up(client: &mut Client, statement_wait: Duration) -> Result<(), postgres::Error> {
+    let ms = statement_wait.as_millis();
+    client.batch_execute(&format!(
+        "SET statement_timeout = {ms};
+         SET idle_in_transaction_session_timeout = {ms};
+         SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
+    ))
+}
+
+fn identify(client: &mut Client) -> Result<Backend, postgres::Error> {
+    let row = client.query_one(
+        "SELECT pid, extract(epoch FROM backend_start)::text FROM pg_stat_activity WHERE pid = pg_backend_pid()",
+        &[],
+    )?;
+    Ok(Backend { pid: row.try_get(0)?, started: row.try_get(1)? })
+}
+
+/// Drops a client that failed. That waits for answers still outstanding, for ever if the server is frozen, so it is
+/// done aside; `fence` sees to it that there is never more than one of these.
+fn bury(client: Client) {
+    if let Err(e) = std::thread::Builder::new().name("store-bury".to_string()).spawn(move || drop(client)) {
+        log::warn!("store: no thread to close the old connection in: {e}");
+    }
+}
+
+fn retry_delay(attempts: u32) -> Duration {
+    let doublings = attempts.saturating_sub(STORE_RETRY_YOUNG).min(10);
+    (STORE_RETRY_MIN * (1 << doublings)).min(STORE_RETRY_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retries_are_quick_at_first_and_then_at_most_a_second_apart() {
+        assert_eq!(retry_delay(0), STORE_RETRY_MIN);
+        assert_eq!(retry_delay(STORE_RETRY_YOUNG), STORE_RETRY_MIN);
+        assert_eq!(retry_delay(STORE_RETRY_YOUNG + 2), 4 * STORE_RETRY_MIN);
+        assert_eq!(retry_delay(u32::MAX), STORE_RETRY_MAX);
+    }
+
+    #[test]
+    fn a_bad_connection_string_is_refused_without_being_repeated() {
+        for bad in ["host=/tmp pass word=hunter2", "postgres://u:hunter2@[", "host=db sslmode=require password=hunter2"]
+        {
+            let e = configure(bad).expect_err(bad).to_string();
+            assert!(e.contains("database_url") && !e.contains("hunter2"), "{e}");
+        }
+        assert_eq!(configure("dbname=kb").unwrap().get_hosts().len(), 1, "the local server, as in psql");
+        assert!(configure("postgres://u:hunter2@localhost/db").is_ok());
+    }
+}

@@ -1,0 +1,825 @@
+//! The store against a real PostgreSQL: each test runs a private cluster of its own through `store::cluster`, with the
+//! few lines of `Rig` in place of the reactor. Fails where PostgreSQL is missing. No process and no file stays behind.
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use postgres::{Client, NoTls};
+use std::collections::{BTreeMap, VecDeque};
+use std::fs;
+use std::mem::ManuallyDrop;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use stdiod::core::contract::{LastCrash, Snapshot, Status, StoreOp, StoreOutcome, StoredServer, StoredStatus, Token};
+use stdiod::core::definition::{
+    CrashLoop, Definition, Framing, Health, PortMapping, ResourceLimits, RestartPolicy, Source,
+};
+use stdiod::ids::{ServerId, StoreSeq, Uuid};
+use stdiod::limits::{STORE_CHANNEL, STORE_WAIT};
+use stdiod::store::cluster::{Action, Cluster, Event, Role};
+use stdiod::store::premises::{Account, prepare};
+use stdiod::store::thread::{Store, StoreEvent};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+// --- a place, a cluster in it, a store on that -----------------------------------------------------------------------
+
+struct Place(PathBuf);
+
+impl Place {
+    fn new(test: &str) -> Place {
+        let dir = PathBuf::from(format!("/tmp/stdiod-store-{}-{test}", std::process::id()));
+        fs::create_dir(&dir).unwrap();
+        Place(dir)
+    }
+
+    fn pg(&self) -> PathBuf {
+        self.0.join("pg")
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // The last to leave is PostgreSQL's logger, when nobody is left to write to it.
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while !std::thread::panicking() && !residents(&self.0).is_empty() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let left = residents(&self.0);
+        for pid in &left {
+            let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
+        }
+        let _ = fs::remove_dir_all(&self.0);
+        if !std::thread::panicking() {
+            assert_eq!(left, [] as [i32; 0], "processes left in {}", self.0.display());
+        }
+    }
+}
+
+/// Processes that work in `dir`.
+fn residents(dir: &Path) -> Vec<i32> {
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    processes
+        .filter(|entry| fs::read_link(entry.path().join("cwd")).is_ok_and(|cwd| cwd.starts_with(dir)))
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+/// What the reactor does for a cluster: spawn, signal, reap, one timer.
+struct Rig {
+    cluster: Cluster,
+    account: Option<Account>,
+    child: Option<(Role, Child)>,
+    due: Option<Instant>,
+    downs: Vec<String>,
+    stopped: bool,
+}
+
+impl Rig {
+    fn start(place: &Place) -> Rig {
+        let premises = prepare(&place.0).expect("PostgreSQL must be installed for this test");
+        let account = premises.account;
+        let cluster = Cluster::new(premises);
+        let mut rig = Rig { cluster, account, child: None, due: None, downs: Vec::new(), stopped: false };
+        rig.feed(Event::Start);
+        rig
+    }
+
+    fn feed(&mut self, event: Event) {
+        for action in self.cluster.handle(event) {
+            match action {
+                Action::Spawn { role, program } => {
+                    assert!(self.child.is_none(), "one process at a time");
+                    self.child = Some((role, program.to_command().unwrap().spawn().unwrap()));
+                }
+                Action::Signal { role, signal } => {
+                    let (running, child) = self.child.as_ref().expect("a process to signal");
+                    assert_eq!(*running, role);
+                    kill(Pid::from_raw(-(child.id() as i32)), Signal::try_from(signal).unwrap()).unwrap();
+                }
+                Action::WakeAt { after } => self.due = Some(Instant::now() + after),
+                Action::Down { why } => self.downs.push(why),
+                Action::Stopped => self.stopped = true,
+            }
+        }
+    }
+
+    fn turn(&mut self) {
+        if let Some((role, child)) = &mut self.child
+            && let Some(status) = child.try_wait().unwrap()
+        {
+            let (role, ok, detail) = (*role, status.success(), status.to_string());
+            self.child = None;
+            self.feed(Event::Exited { role, ok, detail });
+        }
+        if self.due.is_some_and(|due| due <= Instant::now()) {
+            self.due = None;
+            self.feed(Event::Due);
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+
+    /// Turns until `look` sees something.
+    fn until<T>(&mut self, what: &str, mut look: impl FnMut(&mut Rig) -> Option<T>) -> T {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            self.turn();
+            if let Some(seen) = look(self) {
+                return seen;
+            }
+            assert!(Instant::now() < deadline, "waited for {what}; cluster: {:?}", self.downs);
+        }
+    }
+
+    fn postmaster(&self) -> Pid {
+        match &self.child {
+            Some((Role::Postgres, child)) => Pid::from_raw(child.id() as i32),
+            Some((Role::InitDb, _)) | None => panic!("postgres is not running"),
+        }
+    }
+
+    fn client(&mut self) -> Client {
+        let conninfo = self.cluster.conninfo();
+        self.until("a connection", |_| Client::connect(&conninfo, NoTls).ok())
+    }
+
+    /// A database of its own, and how to get there.
+    fn database(&mut self, name: &str) -> String {
+        self.client().batch_execute(&format!("CREATE DATABASE {name}")).unwrap();
+        self.cluster.conninfo().replace("dbname=postgres", &format!("dbname={name}"))
+    }
+
+    fn stop(mut self) {
+        self.feed(Event::Stop);
+        self.until("the stop", |rig| rig.stopped.then_some(()));
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        if let Some((_, mut child)) = self.child.take() {
+            let _ = kill(Pid::from_raw(-(child.id() as i32)), Signal::SIGQUIT);
+            let _ = child.wait();
+        }
+    }
+}
+
+/// The loop's side of a store.
+struct Desk {
+    store: Store,
+    seen: VecDeque<StoreEvent>,
+    wakes: Arc<AtomicUsize>,
+    next: u64,
+}
+
+impl Desk {
+    fn open(conninfo: &str) -> Desk {
+        let wakes = Arc::new(AtomicUsize::new(0));
+        let counter = wakes.clone();
+        let store = Store::spawn(conninfo.to_string(), move || {
+            counter.fetch_add(1, Ordering::SeqCst);
+        });
+        Desk { store: store.unwrap(), seen: VecDeque::new(), wakes, next: 0 }
+    }
+
+    fn send(&mut self, op: StoreOp) -> StoreSeq {
+        let seq = StoreSeq(self.next);
+        self.next += 1;
+        self.store.try_send(seq, op).expect("room in the channel");
+        seq
+    }
+
+    fn event(&mut self, rig: &mut Rig, what: &str) -> StoreEvent {
+        rig.until(what, |_| {
+            self.seen.extend(self.store.events());
+            self.seen.pop_front()
+        })
+    }
+
+    fn opened(&mut self, rig: &mut Rig) -> Option<Snapshot> {
+        loop {
+            match self.event(rig, "Opened") {
+                StoreEvent::Opened { snapshot } => return snapshot.map(|boxed| *boxed),
+                // On a busy machine initdb may take long enough for that.
+                StoreEvent::Lost { .. } => {}
+                other @ StoreEvent::Done { .. } => panic!("not Opened: {other:?}"),
+            }
+        }
+    }
+
+    /// Sends one operation and waits for its end.
+    fn ask(&mut self, rig: &mut Rig, op: StoreOp) -> StoreOutcome {
+        let asked = self.send(op);
+        match self.event(rig, "Done") {
+            StoreEvent::Done { seq, outcome } if seq == asked => outcome,
+            other => panic!("not Done of {asked}: {other:?}"),
+        }
+    }
+}
+
+fn definition(name: &str) -> Definition {
+    Definition {
+        name: name.to_string(),
+        source: Source::Image("busybox:latest".to_string()),
+        cmd: vec!["/bin/cat".to_string(), "-u".to_string()],
+        stdio_bridge: true,
+        restart_policy: RestartPolicy::OnFailure,
+        environment: BTreeMap::from([("API_KEY".to_string(), "hunter2 \u{1f511} \"quoted\"".to_string())]),
+        volumes: vec!["/data".to_string()],
+        resource_limits: ResourceLimits::default(),
+        provider: Some("crun".to_string()),
+        ports: vec![PortMapping { host: 8080, container: 80 }],
+        network: None,
+        user: None,
+        workdir: Some("/".to_string()),
+        files: BTreeMap::from([("/app/a.js".to_string(), "1\n2\t\\3".to_string())]),
+        max_in_flight: 1,
+        queue_max: 10,
+        shared: true,
+        framing: Framing::Auto,
+        request_timeout_ms: 30_000,
+        startup_timeout_ms: u64::from(u32::MAX),
+        health: Health::default(),
+        crash_loop: CrashLoop::relentless(),
+    }
+}
+
+fn fresh(name: &str) -> StoredServer {
+    let status = StoredStatus {
+        status: Status::Starting,
+        restart_count: 0,
+        last_crash: None,
+        last_error: None,
+        last_used_unix_ms: None,
+    };
+    StoredServer {
+        id: ServerId(Uuid::new_v4()),
+        definition: definition(name),
+        desired_up: true,
+        status,
+        created_unix_ms: 1_763_280_000_123,
+    }
+}
+
+fn insert(server: &StoredServer) -> StoreOp {
+    StoreOp::InsertServer(Box::new(server.clone()))
+}
+
+fn save(id: ServerId, restart_count: u64) -> StoreOp {
+    let status = StoredStatus { status: Status::Ready, restart_count, ..fresh("any").status };
+    StoreOp::SaveStatus { id, status: Box::new(status) }
+}
+
+fn token(name: &str, byte: u8) -> Token {
+    Token {
+        name: name.to_string(),
+        hash: [byte; 32],
+        scopes: vec!["admin:read".to_string(), "mcp:call".to_string()],
+        servers: vec!["time".to_string()],
+        created_unix_ms: 1_700_000_000_999,
+    }
+}
+
+// --- operations -------------------------------------------------------------------------------------------------------
+
+#[test]
+fn every_operation_is_found_again_by_the_next_daemon() {
+    let place = Place::new("roundtrip");
+    let mut rig = Rig::start(&place);
+    let mut desk = Desk::open(&rig.cluster.conninfo());
+    let empty = Snapshot { servers: vec![], tokens: vec![] };
+    assert_eq!(desk.opened(&mut rig), Some(empty));
+
+    let (mut kept, gone) = (fresh("kept"), fresh("gone"));
+    let host = StoredServer {
+        definition: Definition { source: Source::HostRootfs, provider: None, ..definition("host") },
+        desired_up: false,
+        created_unix_ms: kept.created_unix_ms + 1,
+        ..fresh("host")
+    };
+    let id = kept.id;
+    for op in [insert(&kept), insert(&gone), insert(&host)] {
+        assert_eq!(desk.ask(&mut rig, op), StoreOutcome::Committed);
+    }
+    kept.definition.name = "renamed".to_string();
+    kept.definition.resource_limits.memory_bytes = 1 << 40;
+    kept.desired_up = false;
+    let crash = LastCrash {
+        at_unix_ms: 1_763_280_001_999,
+        exit_code: None,
+        signal: Some(9),
+        oom: true,
+        stderr_tail: vec!["a\0b".to_string(), "ünï".to_string()],
+    };
+    kept.status = StoredStatus {
+        status: Status::Backoff,
+        restart_count: 7,
+        last_crash: Some(crash),
+        last_error: Some("no \0 such file".to_string()),
+        last_used_unix_ms: Some(1_763_280_002_001),
+    };
+    let definition = Arc::new(kept.definition.clone());
+    for op in [
+        StoreOp::UpdateServer { id, definition, desired_up: false },
+        StoreOp::SaveStatus { id, status: Box::new(kept.status.clone()) },
+        StoreOp::DeleteServer { id: gone.id },
+        StoreOp::DeleteServer { id: gone.id },
+        StoreOp::SaveStatus { id: gone.id, status: Box::new(kept.status.clone()) },
+        StoreOp::InsertToken { id: Uuid::from_u128(1), token: token("admin", 1) },
+        StoreOp::InsertToken { id: Uuid::from_u128(2), token: token("revoked", 2) },
+        StoreOp::DeleteToken { name: "revoked".to_string() },
+        StoreOp::DeleteToken { name: "revoked".to_string() },
+    ] {
+        assert_eq!(desk.ask(&mut rig, op.clone()), StoreOutcome::Committed, "{op:?}");
+    }
+    assert!(desk.wakes.load(Ordering::SeqCst) >= 13, "the loop is woken for each event");
+    desk.store.close();
+
+    // Only NULs, which PostgreSQL cannot hold, come back otherwise.
+    kept.status.last_crash.as_mut().unwrap().stderr_tail[0] = "a\u{fffd}b".to_string();
+    kept.status.last_error = Some("no \u{fffd} such file".to_string());
+    let mut desk = Desk::open(&rig.cluster.conninfo());
+    let snapshot = desk.opened(&mut rig).expect("a new daemon gets the snapshot");
+    assert_eq!(snapshot.servers, [kept, host]);
+    assert_eq!(snapshot.tokens, [(Uuid::from_u128(1), token("admin", 1))]);
+    desk.store.close();
+
+    let row = rig
+        .client()
+        .query_one(
+            "SELECT image, provider, desired, created_at::text FROM kb.agent_workspaces WHERE name = 'host'",
+            &[],
+        )
+        .unwrap();
+    assert_eq!(row.get::<_, Option<String>>(0), None);
+    assert_eq!(row.get::<_, Option<String>>(1), None);
+    assert_eq!(row.get::<_, String>(2), "down");
+    assert!(row.get::<_, String>(3).contains(".124"), "milliseconds are kept");
+    rig.stop();
+}
+
+#[test]
+fn what_the_database_refuses_is_rejected_alone_and_without_its_secrets() {
+    let place = Place::new("rejected");
+    let mut rig = Rig::start(&place);
+    let mut desk = Desk::open(&rig.cluster.conninfo());
+    desk.opened(&mut rig);
+    let first = fresh("twin");
+    assert_eq!(desk.ask(&mut rig, insert(&first)), StoreOutcome::Committed);
+    let nul_in_file = {
+        let mut server = fresh("nul");
+        server.definition.files.insert("/f".to_string(), "\0".to_string());
+        server
+    };
+    let missing = StoreOp::UpdateServer {
+        id: ServerId(Uuid::new_v4()),
+        definition: Arc::new(definition("nobody")),
+        desired_up: true,
+    };
+    let taken_token = token("one", 1);
+    desk.ask(&mut rig, StoreOp::InsertToken { id: Uuid::from_u128(1), token: taken_token });
+    for op in [
+        insert(&fresh("twin")),
+        insert(&StoredServer { id: first.id, ..fresh("other") }),
+        insert(&fresh("NOT A NAME")),
+        insert(&nul_in_file),
+        missing,
+        StoreOp::InsertToken { id: Uuid::from_u128(2), token: token("one", 2) },
+        StoreOp::InsertToken { id: Uuid::from_u128(3), token: token("two", 1) },
+    ] {
+        match desk.ask(&mut rig, op) {
+            StoreOutcome::Rejected(why) => assert!(!why.contains("hunter2") && !why.is_empty(), "{why}"),
+            other => panic!("not Rejected: {other:?}"),
+        }
+    }
+
+    // In a batch that shares a transaction, too: a time that is out of range spoils nobody else's.
+    let mut sent = Vec::new();
+    for n in 0..200u64 {
+        let mut op = save(first.id, n);
+        if n % 50 == 10
+            && let StoreOp::SaveStatus { status, .. } = &mut op
+        {
+            status.last_used_unix_ms = Some(u64::MAX);
+        }
+        sent.push((desk.send(op), n % 50 == 10));
+    }
+    for (expected, bad) in sent {
+        match desk.event(&mut rig, "Done") {
+            StoreEvent::Done { seq, outcome } => {
+                assert_eq!(seq, expected, "in order");
+                assert_eq!(matches!(outcome, StoreOutcome::Rejected(_)), bad, "{outcome:?}");
+            }
+            other => panic!("not Done: {other:?}"),
+        }
+    }
+    let row = rig.client().query_one("SELECT restart_count FROM kb.agent_workspaces WHERE name = 'twin'", &[]).unwrap();
+    assert_eq!(row.get::<_, i64>(0), 199);
+    desk.store.close();
+    rig.stop();
+    let log = fs::read_dir(place.pg().join("data/log")).unwrap().flatten().map(|f| fs::read(f.path()).unwrap());
+    assert!(!String::from_utf8_lossy(&log.flatten().collect::<Vec<u8>>()).contains("hunter2"), "nor in its log");
+}
+
+#[test]
+fn close_writes_down_all_that_is_queued_and_the_thread_takes_no_signals() {
+    let place = Place::new("close");
+    let mut rig = Rig::start(&place);
+    let mut desk = Desk::open(&rig.cluster.conninfo());
+    desk.opened(&mut rig);
+    let masks = fs::read_dir("/proc/self/task").unwrap().flatten().filter_map(|task| {
+        let status = fs::read_to_string(task.path().join("status")).ok()?;
+        status.starts_with("Name:\tstore\n").then_some(status)
+    });
+    for status in masks {
+        let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:\t")).unwrap();
+        // SIGCHLD 17, SIGTERM 15, SIGINT 2.
+        let wanted = (1u64 << 16) | (1 << 14) | (1 << 1);
+        assert_eq!(u64::from_str_radix(blocked, 16).unwrap() & wanted, wanted);
+    }
+    let server = fresh("last-words");
+    desk.send(insert(&server));
+    let mut count = 0;
+    while desk.store.try_send(StoreSeq(count + 1), save(server.id, count)).is_ok() && count < 2 * STORE_CHANNEL as u64 {
+        count += 1;
+    }
+    desk.store.close();
+    let row = rig.client().query_one("SELECT restart_count FROM kb.agent_workspaces", &[]).unwrap();
+    assert_eq!(row.get::<_, i64>(0), count as i64 - 1, "the last one accepted is the one stored");
+    rig.stop();
+}
+
+// --- losing it, and finding it again ----------------------------------------------------------------------------------
+
+#[test]
+fn a_postmaster_killed_under_load_is_restarted_and_nothing_committed_is_lost() {
+    let place = Place::new("kill");
+    let mut rig = Rig::start(&place);
+    let mut desk = Desk::open(&rig.cluster.conninfo());
+    desk.opened(&mut rig);
+    let mut committed = Vec::new();
+    let mut ids = BTreeMap::new();
+    let (mut unknown, mut lost, mut reopened) = (0, 0, 0);
+    for life in 0..3 {
+        let mut killed = false;
+        let mut n = 0;
+        // Keeps a few operations under way until the store is back and takes one.
+        let deadline = Instant::now() + PATIENCE;
+        'life: loop {
+            assert!(Instant::now() < deadline, "life {life}: {:?}", rig.downs);
+            let server = fresh(&format!("s-{life}-{n}"));
+            ids.insert(desk.next, server.id);
+            desk.send(insert(&server));
+            n += 1;
+            if n == 20 {
+                kill(rig.postmaster(), Signal::SIGKILL).unwrap();
+                killed = true;
+            }
+            rig.turn();
+            for event in desk.store.events().collect::<Vec<_>>() {
+                match event {
+                    StoreEvent::Done { seq, outcome: StoreOutcome::Committed } => {
+                        committed.push(ids[&seq.0]);
+                        if killed && reopened > life {
+                            break 'life;
+                        }
+                    }
+                    StoreEvent::Done { outcome: StoreOutcome::Unknown(_), .. } => unknown += 1,
+                    StoreEvent::Done { outcome: StoreOutcome::Rejected(why), .. } => panic!("{why}"),
+                    StoreEvent::Lost { .. } => lost += 1,
+                    StoreEvent::Opened { snapshot } => {
+                        assert!(snapshot.is_none(), "only the first time");
+                        reopened += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert_eq!(reopened, 3);
+    assert!(unknown > 0 && lost >= 3, "{unknown} unknown, {lost} lost");
+    assert!(!rig.downs.is_empty());
+    desk.store.close();
+    let rows = rig.client().query("SELECT id FROM kb.agent_workspaces", &[]).unwrap();
+    let stored: Vec<Uuid> = rows.iter().map(|row| row.get(0)).collect();
+    assert!(committed.iter().all(|id| stored.contains(&id.0)), "what was said to be committed is there");
+    rig.stop();
+}
+
+#[test]
+fn an_idle_store_notices_the_loss_by_itself_and_answers_at_once_while_it_lasts() {
+    let place = Place::new("idle");
+    let mut rig = Rig::start(&place);
+    let mut desk = Desk::open(&rig.cluster.conninfo());
+    desk.opened(&mut rig);
+    kill(rig.postmaster(), Signal::SIGKILL).unwrap();
+    let begun = Instant::now();
+    // Not turned: nobody restarts it yet.
+    let lost = loop {
+        match desk.store.events().next() {
+            Some(StoreEvent::Lost { why }) => break why,
+            Some(other) => panic!("{other:?}"),
+            None => assert!(begun.elapsed() < Duration::from_secs(5)),
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    assert!(!lost.is_empty());
+    for n in 0..3 {
+        let begun = Instant::now();
+        desk.send(save(ServerId(Uuid::from_u128(1)), n));
+        let outcome = loop {
+            match desk.store.events().next() {
+                Some(StoreEvent::Done { outcome, .. }) => break outcome,
+                Some(StoreEvent::Lost { .. }) => {}
+                Some(other) => panic!("{other:?}"),
+                None => std::thread::sleep(Duration::from_millis(1)),
+            }
+        };
+        assert!(matches!(outcome, StoreOutcome::Unknown(_)));
+        assert!(begun.elapsed() < Duration::from_millis(500), "{:?}", begun.elapsed());
+    }
+    rig.until("Opened", |_| desk.store.events().find(|event| matches!(event, StoreEvent::Opened { snapshot: None })));
+    assert_eq!(desk.ask(&mut rig, insert(&fresh("after"))), StoreOutcome::Committed);
+    desk.store.close();
+    rig.stop();
+}
+
+#[test]
+fn a_frozen_postgres_is_noticed_and_used_again_when_it_thaws() {
+    let place = Place::new("frozen");
+    let mut rig = Rig::start(&place);
+    let mut desk = Desk::open(&rig.cluster.conninfo());
+    desk.opened(&mut rig);
+    let server = fresh("thawed");
+    assert_eq!(desk.ask(&mut rig, insert(&server)), StoreOutcome::Committed);
+    let processes = residents(&place.pg().join("data"));
+    assert!(processes.len() > 3, "{processes:?}");
+    for pid in &processes {
+        kill(Pid::from_raw(*pid), Signal::SIGSTOP).unwrap();
+    }
+    assert!(matches!(desk.event(&mut rig, "Lost"), StoreEvent::Lost { .. }));
+    let begun = Instant::now();
+    let asked = desk.send(save(server.id, 1));
+    loop {
+        match desk.event(&mut rig, "Done") {
+            StoreEvent::Done { seq, outcome } => {
+                assert_eq!(seq, asked);
+                assert!(matches!(outcome, StoreOutcome::Unknown(_)));
+                break;
+            }
+            StoreEvent::Lost { .. } => {}
+            other @ StoreEvent::Opened { .. } => panic!("{other:?}"),
+        }
+    }
+    assert!(begun.elapsed() < STORE_WAIT, "before the core gives up by itself: {:?}", begun.elapsed());
+    for pid in &processes {
+        let _ = kill(Pid::from_raw(*pid), Signal::SIGCONT);
+    }
+    while !matches!(desk.event(&mut rig, "Opened"), StoreEvent::Opened { snapshot: None }) {}
+    assert_eq!(desk.ask(&mut rig, save(server.id, 2)), StoreOutcome::Committed);
+    desk.store.close();
+    rig.stop();
+}
+
+// --- the schema -------------------------------------------------------------------------------------------------------
+
+#[test]
+fn daemons_that_migrate_at_the_same_time_all_get_the_schema() {
+    let place = Place::new("race");
+    let mut rig = Rig::start(&place);
+    for round in 0..3 {
+        let conninfo = rig.database(&format!("race{round}"));
+        let mut desks: Vec<Desk> = (0..4).map(|_| Desk::open(&conninfo)).collect();
+        for desk in &mut desks {
+            assert!(desk.opened(&mut rig).is_some());
+        }
+        for (n, desk) in desks.iter_mut().enumerate() {
+            assert_eq!(desk.ask(&mut rig, insert(&fresh(&format!("of-{n}")))), StoreOutcome::Committed);
+        }
+        for desk in desks {
+            desk.store.close();
+        }
+    }
+    rig.stop();
+}
+
+#[test]
+fn a_database_of_another_version_is_refused_by_name_until_it_is_put_right() {
+    let place = Place::new("version");
+    let mut rig = Rig::start(&place);
+    for (case, spoil, said, repair) in [
+        (
+            "newer",
+            "INSERT INTO kb.schema_migrations (version, name, checksum) VALUES (9999, '9999_later', 'x')",
+            "9999",
+            "DELETE FROM kb.schema_migrations WHERE version = 9999",
+        ),
+        (
+            "edited",
+            "UPDATE kb.schema_migrations SET checksum = 'x' || checksum WHERE version = 1",
+            "0001_agent_workspaces",
+            "UPDATE kb.schema_migrations SET checksum = substr(checksum, 2) WHERE version = 1",
+        ),
+    ] {
+        let conninfo = rig.database(case);
+        let mut first = Desk::open(&conninfo);
+        first.opened(&mut rig);
+        first.store.close();
+        let mut client = Client::connect(&conninfo, NoTls).unwrap();
+        client.batch_execute(spoil).unwrap();
+
+        let mut desk = Desk::open(&conninfo);
+        match desk.event(&mut rig, "Lost") {
+            StoreEvent::Lost { why } => assert!(why.contains(said), "{why}"),
+            other => panic!("{other:?}"),
+        }
+        client.batch_execute(repair).unwrap();
+        assert!(desk.opened(&mut rig).is_some(), "no restart is needed");
+        desk.store.close();
+    }
+    rig.stop();
+}
+
+#[test]
+fn rows_of_others_are_not_touched_and_a_row_that_cannot_be_read_stops_nobody() {
+    let place = Place::new("shared");
+    let mut rig = Rig::start(&place);
+    let conninfo = rig.database("shared");
+    let mut client = Client::connect(&conninfo, NoTls).unwrap();
+    // A schema that was there first, with a table of the same name and a row that has nothing of ours.
+    client
+        .batch_execute(
+            "CREATE SCHEMA kb;
+             CREATE TABLE kb.agent_workspaces (id uuid PRIMARY KEY, container_type text NOT NULL, provider text,
+                 status text, created_at timestamptz NOT NULL DEFAULT now());
+             INSERT INTO kb.agent_workspaces VALUES (gen_random_uuid(), 'mcp_server', 'docker', 'ready');
+             INSERT INTO kb.agent_workspaces VALUES ('00000000-0000-0000-0000-000000000001', 'workspace', 'e2b', 'x')",
+        )
+        .unwrap();
+    let mut desk = Desk::open(&conninfo);
+    assert_eq!(desk.opened(&mut rig).unwrap().servers, []);
+    let (good, bad) = (fresh("good"), fresh("bad"));
+    for op in [
+        insert(&good),
+        insert(&bad),
+        StoreOp::DeleteServer { id: ServerId(Uuid::from_u128(1)) },
+        save(ServerId(Uuid::from_u128(1)), 5),
+    ] {
+        assert_eq!(desk.ask(&mut rig, op), StoreOutcome::Committed);
+    }
+    desk.store.close();
+    client
+        .batch_execute(
+            "UPDATE kb.agent_workspaces SET definition = definition - 'cmd' WHERE name = 'bad';
+             UPDATE kb.agent_workspaces SET status = 'asleep', last_crash = '[]', last_used_at = 'infinity'
+             WHERE name = 'good'",
+        )
+        .unwrap();
+    let mut desk = Desk::open(&conninfo);
+    let snapshot = desk.opened(&mut rig).unwrap();
+    let mut expected = good;
+    expected.status.status = Status::Stopped;
+    assert_eq!(snapshot.servers, [expected]);
+    desk.store.close();
+    let row = client
+        .query_one(
+            "SELECT count(*), count(*) FILTER (WHERE name = 'bad'),
+                 count(*) FILTER (WHERE container_type = 'workspace' AND status = 'x' AND restart_count = 0)
+             FROM kb.agent_workspaces",
+            &[],
+        )
+        .unwrap();
+    assert_eq!([0, 1, 2].map(|i| row.get::<_, i64>(i)), [4, 1, 1]);
+    rig.stop();
+}
+
+// --- the private cluster ------------------------------------------------------------------------------------------------
+
+#[test]
+fn a_torn_initdb_is_never_taken_for_a_cluster() {
+    let place = Place::new("torn");
+    let mut rig = Rig::start(&place);
+    rig.until("initdb's first files", |_| place.pg().join("data.new/base").exists().then_some(()));
+    // The daemon is killed: its shell with it, initdb itself goes on for a while.
+    let (_, mut shell) = rig.child.take().unwrap();
+    shell.kill().unwrap();
+    shell.wait().unwrap();
+    drop(rig);
+    assert!(!place.pg().join("data").exists());
+    let mut rig = Rig::start(&place);
+    rig.client();
+    assert!(!place.pg().join("data.new").exists());
+    assert!(rig.downs.is_empty(), "{:?}", rig.downs);
+    rig.stop();
+}
+
+#[test]
+fn stale_lock_files_and_a_living_predecessor_do_not_keep_it_from_starting() {
+    let place = Place::new("stale");
+    let mut rig = Rig::start(&place);
+    let mut desk = Desk::open(&rig.cluster.conninfo());
+    desk.opened(&mut rig);
+    desk.ask(&mut rig, insert(&fresh("survivor")));
+    desk.store.close();
+
+    // The predecessor still runs: this is what a daemon killed a moment ago leaves.
+    let (_, mut postmaster) = rig.child.take().unwrap();
+    drop(rig);
+    let mut rig = Rig::start(&place);
+    assert!(postmaster.wait().unwrap().success(), "it was asked to stop, not shot");
+    rig.client();
+    let lock = fs::read_to_string(place.pg().join("data/postmaster.pid")).unwrap();
+    let account = rig.account;
+    rig.stop();
+
+    // A number that is nobody's, and one that by now is somebody else's of the same account.
+    let mut stranger = Command::new("/usr/bin/sleep");
+    stranger.arg("1000").current_dir("/");
+    if let Some(Account { uid, gid }) = account {
+        stranger.gid(gid).uid(uid);
+    }
+    let mut stranger = stranger.spawn().unwrap();
+    for pid in [4_194_303, stranger.id()] {
+        let (_, rest) = lock.split_once('\n').unwrap();
+        for file in ["data/postmaster.pid", ".s.PGSQL.5432.lock"] {
+            let path = place.pg().join(file);
+            fs::write(&path, format!("{pid}\n{rest}")).unwrap();
+            if let Some(Account { uid, gid }) = account {
+                chown(&path, Some(uid), Some(gid)).unwrap();
+            }
+        }
+        let mut rig = Rig::start(&place);
+        let row = rig.client().query_one("SELECT name FROM kb.agent_workspaces", &[]).unwrap();
+        assert_eq!(row.get::<_, String>(0), "survivor");
+        assert!(rig.downs.is_empty(), "{:?}", rig.downs);
+        rig.stop();
+    }
+    assert!(stranger.try_wait().unwrap().is_none(), "a stranger is left alone");
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
+}
+
+#[test]
+fn it_goes_down_in_order_when_the_daemon_is_killed() {
+    let place = Place::new("orphan");
+    let dir = place.0.clone();
+    // The kernel watches the thread that spawned, so the end of a thread stands for the end of the daemon.
+    let mut child = std::thread::spawn(move || {
+        let mut rig = Rig::start(&ManuallyDrop::new(Place(dir)));
+        rig.client();
+        rig.child.take().unwrap().1
+    })
+    .join()
+    .unwrap();
+    assert!(child.wait().unwrap().success());
+    assert!(!place.pg().join("data/postmaster.pid").exists(), "a clean shutdown");
+}
+
+#[test]
+fn what_stands_in_the_way_is_named_with_the_remedy() {
+    let place = Place::new("errors");
+    let held = prepare(&place.0).expect("PostgreSQL must be installed for this test");
+    assert!(prepare(&place.0).unwrap_err().contains("another stdiod"));
+    let account = held.account;
+    drop(held);
+
+    let data = place.pg().join("data");
+    fs::create_dir(&data).unwrap();
+    fs::write(data.join("something"), "").unwrap();
+    assert!(prepare(&place.0).unwrap_err().contains("move it away"));
+    fs::write(data.join("PG_VERSION"), "9\n").unwrap();
+    let e = prepare(&place.0).unwrap_err();
+    assert!(e.contains("made by PostgreSQL 9") && e.contains("install postgresql-9"), "{e}");
+    fs::remove_dir_all(&data).unwrap();
+
+    if account.is_some() {
+        let closed = place.0.join("closed");
+        fs::create_dir_all(closed.join("in")).unwrap();
+        fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
+        let e = prepare(&closed.join("in")).unwrap_err();
+        assert!(e.contains(&format!("chmod o+x {}", closed.display())), "{e}");
+        chown(place.pg(), Some(0), Some(0)).unwrap();
+        assert!(prepare(&place.0).unwrap_err().contains("chown -R"));
+    }
+    assert!(prepare(&place.0.join("nowhere")).unwrap_err().contains("nowhere"));
+}
+
+#[test]
+fn a_directory_too_long_for_a_socket_gets_a_short_one_elsewhere() {
+    let place = Place::new("long");
+    let deep = place.0.join("a, \"b\" and 'c' ".repeat(6));
+    fs::create_dir(&deep).unwrap();
+    let deep = ManuallyDrop::new(Place(deep));
+    let mut rig = Rig::start(&deep);
+    let conninfo = rig.cluster.conninfo();
+    let socket_dir = Place(PathBuf::from(conninfo.split('\'').nth(1).unwrap()));
+    assert!(!socket_dir.0.starts_with(&place.0));
+    assert_eq!(fs::metadata(&socket_dir.0).unwrap().permissions().mode() & 0o777, 0o700);
+    let mut desk = Desk::open(&conninfo);
+    assert!(desk.opened(&mut rig).is_some());
+    desk.store.close();
+    rig.stop();
+}
