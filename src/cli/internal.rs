@@ -2,29 +2,27 @@
 //! change with the daemon that gives them.
 
 use crate::sandbox;
+use std::ffi::OsString;
 
-#[derive(clap::Args)]
-pub struct Launch {
-    /// Holds the `LaunchPlan`.
-    plan_fd: i32,
-    /// Takes the `Report`.
-    report_fd: i32,
-}
-
+/// Arguments of a child, which only the module that makes them reads.
 #[derive(clap::Args)]
 pub struct Words {
     #[arg(allow_hyphen_values = true)]
-    words: Vec<String>,
+    words: Vec<OsString>,
 }
 
-pub fn launch(args: &Launch) -> u8 {
-    sandbox::launch::main(args.plan_fd, args.report_fd)
+pub fn launch(args: &Words) -> u8 {
+    exit_code(sandbox::launch::main(&args.words))
 }
 
 pub fn discard(args: &Words) -> u8 {
-    sandbox::discard::main(&args.words)
+    exit_code(sandbox::discard::main(&args.words))
 }
 
 pub fn sweep(args: &Words) -> u8 {
-    sandbox::sweep::main(&args.words)
+    exit_code(sandbox::sweep::main(&args.words))
+}
+
+fn exit_code(code: i32) -> u8 {
+    u8::try_from(code).unwrap_or(1)
 }

@@ -101,7 +101,7 @@ enum Command {
     /// Say what this host can and cannot do, and what to install
     Doctor,
     #[command(hide = true)]
-    Launch(internal::Launch),
+    Launch(internal::Words),
     #[command(hide = true)]
     Discard(internal::Words),
     #[command(hide = true)]

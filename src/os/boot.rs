@@ -1,7 +1,7 @@
 //! From a configuration to a loop that can run: everything that may fail with a word to the operator happens here, in
 //! order, before the first event. Blocking is fine; nobody is connected yet.
 
-use crate::api::rest::Peer;
+use crate::api::auth::Peer;
 use crate::config::{Auth, Config, Listen};
 use crate::core::{Core, Settings};
 use crate::os::client::Socket;

@@ -2,7 +2,7 @@
 //! it is being answered nothing more is read, so a client that pipelines is held back by its own socket. Never decides
 //! what a request means.
 
-use crate::api::rest::Peer;
+use crate::api::auth::Peer;
 use crate::ids::ConnId;
 use crate::limits::{
     BODY_TIMEOUT, HEAD_TIMEOUT, IDLE_TIMEOUT, READ_BUDGET, STREAM_BACKLOG_MAX, WRITE_TIMEOUT,

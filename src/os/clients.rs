@@ -1,8 +1,9 @@
 //! All client connections: accepting them, reading their requests into the core, writing its answers out, and ending
 //! those that are too slow. Invariant: a client the core is working for is known to it until it is told `ClientGone`.
 
+use crate::api::auth::Peer;
 use crate::api::fault::{Code, Fault};
-use crate::api::rest::{self, Interpreted, Peer};
+use crate::api::rest::{self, Interpreted};
 use crate::core::Core;
 use crate::core::contract::{Answer, Ask, Input, LogEntry, Now};
 use crate::core::definition::Source as RootfsSource;
@@ -167,12 +168,11 @@ impl Clients {
     // --- out --------------------------------------------------------------------------------------------------------
 
     pub fn answer(&mut self, id: ConnId, answer: Answer, now: Now) {
-        match answer {
-            Answer::Follow { entries } => self.open_stream(id, &entries),
-            other => {
-                let response = rest::render(other);
-                self.respond(id, &response, now);
-            }
+        let streams = matches!(answer, Answer::Follow { .. });
+        let response = rest::render(answer);
+        match streams {
+            true => self.open_stream(id, &response),
+            false => self.respond(id, &response, now),
         }
     }
 
@@ -195,24 +195,26 @@ impl Clients {
         }
     }
 
-    fn open_stream(&mut self, id: ConnId, entries: &[LogEntry]) {
+    /// The answer begins, and goes on with `stream` until one side ends it.
+    fn open_stream(&mut self, id: ConnId, first: &Response) {
         let Some(client) = self.map.get_mut(&id) else { return };
         client.doing = Doing::Streaming;
         let framing = Framing { keep_alive: false, head_only: client.head_only, http10: client.http10 };
-        http_out::write_stream_head(client.out(), 200, "text/event-stream", &[], framing);
-        for entry in entries {
-            self.stream(id, entry);
-        }
-        self.touched.push(id);
+        http_out::write_stream_head(client.out(), first.status, first.content_type, &first.headers, framing);
+        self.push(id, &first.body);
     }
 
     pub fn stream(&mut self, id: ConnId, entry: &LogEntry) {
-        let Some(client) = self.map.get_mut(&id) else { return };
         let mut event = Vec::new();
         sse::event(&mut event, None, None, &rest::render_log_event(entry));
+        self.push(id, &event);
+    }
+
+    fn push(&mut self, id: ConnId, bytes: &[u8]) {
+        let Some(client) = self.map.get_mut(&id) else { return };
         match client.http10 {
-            true => client.out().extend_from_slice(&event),
-            false => http_out::write_chunk(client.out(), &event),
+            true => client.out().extend_from_slice(bytes),
+            false => http_out::write_chunk(client.out(), bytes),
         }
         self.touched.push(id);
     }

@@ -9,7 +9,7 @@ use crate::ids::InstanceId;
 use crate::os::pipes::{Drawn, Pipes};
 use crate::os::reap::{Children, Role};
 use crate::os::spawn;
-use crate::sandbox::cgroup::CgroupFiles;
+use crate::sandbox::cgroup::{CgroupFiles, Hierarchies};
 use crate::sandbox::discard;
 use crate::sandbox::plan::{LaunchPlan, Layout, Report, Runtime, RuntimeKind};
 use crate::sandbox::probe;
@@ -28,7 +28,8 @@ struct Hosted {
     runtime: Runtime,
     pipes: Pipes,
     process: Process,
-    cgroup: CgroupFiles,
+    /// None: this host has no cgroups that we know.
+    cgroup: Option<CgroupFiles>,
     /// For the CPU share between two looks at the cgroup.
     last_look: Option<(u64, u64)>,
 }
@@ -45,6 +46,7 @@ pub struct Instances {
     pub children: Children,
     runtimes: BTreeMap<String, Runtime>,
     layout: Layout,
+    cgroups: Option<Hierarchies>,
     /// Distinguishes the containers of this life of the daemon from those of any other.
     boot_id: String,
     scratch: Vec<u8>,
@@ -61,6 +63,7 @@ impl Instances {
             children: Children::default(),
             runtimes,
             layout,
+            cgroups: Hierarchies::of_this_host(),
             boot_id,
             scratch: vec![0; 64 * 1024],
             runnable: Vec::new(),
@@ -102,10 +105,11 @@ impl Instances {
             definition: definition.clone(),
             runtime: runtime.clone(),
             layout: self.layout.clone(),
+            daemon_pid: std::process::id() as i32,
         };
         let (pid, report) = spawn::launcher(&plan, far).map_err(internal)?;
         self.children.add(pid, Role::Launcher(instance));
-        let cgroup = CgroupFiles::of(&self.layout, &container_id);
+        let cgroup = self.cgroups.as_ref().map(|all| all.instance(&self.layout, &container_id));
         let process = Process::Launching { pid, report: Some(report) };
         self.map.insert(instance, Hosted { container_id, runtime, pipes, process, cgroup, last_look: None });
         Ok(())
@@ -153,7 +157,7 @@ impl Instances {
 
     /// A server's volumes go only with the server, and only when that was asked for.
     pub fn remove_volumes(&mut self, name: &str) {
-        let path = self.layout.data_dir.join("volumes").join(name);
+        let path = self.layout.volumes_dir(name);
         match spawn::foreign_child(&["rm".into(), "-rf".into(), "--".into(), path.into_os_string()]) {
             Ok(pid) => self.children.add(pid, Role::Messenger),
             Err(e) => log::error!("server={name} volumes are not removed: {e}"),
@@ -261,7 +265,7 @@ impl Instances {
         while let Drawn::Bytes(n) = hosted.pipes.stdout.read(&mut self.scratch) {
             feed_lines(instance, hosted, &self.scratch[..n], core, now);
         }
-        let oom = hosted.cgroup.oom_killed();
+        let oom = hosted.cgroup.as_ref().is_some_and(CgroupFiles::oom_killed);
         core.handle(Input::Exited { instance, exit: Exit { cause, oom } }, now);
     }
 
@@ -270,7 +274,7 @@ impl Instances {
     /// What the cgroup says of an instance now. Reads kernel memory, not a disk.
     pub fn usage(&mut self, instance: InstanceId, now: Now) -> Option<Usage> {
         let hosted = self.map.get_mut(&instance)?;
-        let mut usage = hosted.cgroup.usage()?;
+        let mut usage = hosted.cgroup.as_ref()?.usage()?;
         if let Some((at_ms, cpu_ms)) = hosted.last_look
             && now.mono_ms > at_ms
         {

@@ -2,47 +2,23 @@
 //! start, the removal of a container — happens in a child, and the loop only sees it end.
 
 use crate::os::pipes::FarEnds;
+use crate::sandbox::launch;
 use crate::sandbox::plan::{LaunchPlan, Report};
-use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
-use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::unistd::pipe2;
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, Read, Seek, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-/// Starts a launcher. It gets the container's ends of the pipes as its own stdio, and two descriptors more: the plan,
-/// and a pipe for its one report.
+/// Starts a launcher. It gets the container's ends of the pipes as its own stdio, and a pipe for its one report.
 pub fn launcher(plan: &LaunchPlan, far: FarEnds) -> io::Result<(i32, OwnedFd)> {
-    // A memfd takes any plan at once; a pipe would block on a large one, and a file would touch the disk.
-    let mut plan_file = File::from(memfd_create(c"plan", MFdFlags::MFD_CLOEXEC)?);
-    serde_json::to_writer(&mut plan_file, plan)?;
-    plan_file.flush()?;
-    plan_file.rewind()?;
     let (report, report_far) = pipe2(OFlag::O_CLOEXEC)?;
     fcntl(&report, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-    let mut command = this_binary();
-    command
-        .arg("launch")
-        .arg(plan_file.as_raw_fd().to_string())
-        .arg(report_far.as_raw_fd().to_string())
-        .stdin(far.stdin)
-        .stdout(far.stdout)
-        .stderr(far.stderr);
-    let inherited = [plan_file.as_raw_fd(), report_far.as_raw_fd()];
-    // SAFETY: fcntl is async-signal-safe, and both descriptors are open until after the spawn.
-    unsafe {
-        command.pre_exec(move || {
-            for fd in inherited {
-                let fd = std::os::fd::BorrowedFd::borrow_raw(fd);
-                fcntl(fd.as_fd(), FcntlArg::F_SETFD(FdFlag::empty()))?;
-            }
-            Ok(())
-        });
-    }
-    let child = command.spawn()?;
+    let mut command = launch::command(plan, report_far)?;
+    let child = command.stdin(far.stdin).stdout(far.stdout).stderr(far.stderr).spawn()?;
     Ok((child.id() as i32, report))
 }
 
