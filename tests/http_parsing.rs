@@ -448,6 +448,7 @@ fn malformed() -> Vec<(String, u16)> {
         (chunks("5\r\nhello!\r\n0\r\n\r\n"), 400),
         (chunks("5\r\nhello\n0\r\n\r\n"), 400),
         (chunks("5\r\nhello\r0\r\n\r\n"), 400),
+        (chunks("5\r\nhello\rX0\r\n\r\n"), 400),
         (chunks("5\r\nhello0\r\n\r\n"), 400),
         (chunks("5\r\nhello\r\n\r\n"), 400),
         (chunks("5\r\nhello\r\n0\n\r\n"), 400),
