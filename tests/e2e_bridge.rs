@@ -1,0 +1,202 @@
+//! The bridge under pressure: many clients with colliding ids on one server that tolerates no overlap, and a server with
+//! every bad habit there is. Whatever happens, each call gets its own answer and the next one works.
+
+mod support;
+
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+use stdiod::limits::LINE_MAX;
+use support::{BASE, Daemon, RUDE, STRICT, on_both_providers, python};
+
+on_both_providers!(
+    a_hundred_clients_with_colliding_ids_each_get_their_own_answer,
+    bad_manners_cost_the_call_they_belong_to_and_no_other,
+    payloads_pass_through_byte_for_byte,
+    the_sandbox_shows_what_the_definition_says,
+);
+
+fn a_hundred_clients_with_colliding_ids_each_get_their_own_answer(provider: &str) {
+    const CLIENTS: usize = 100;
+    const CALLS: usize = 5;
+    let daemon = Daemon::start();
+    let mut definition = python("strict", provider, STRICT);
+    definition["resource_limits"] = json!({"cpu": "2"});
+    daemon.register(&definition);
+    std::thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            let daemon = &daemon;
+            scope.spawn(move || {
+                let mut http = daemon.http();
+                for call in 0..CALLS {
+                    let text = format!("client {client} call {call}");
+                    // Every client counts the same ids; they are inside the params, where they look like the bridge's own.
+                    let params = json!({"name": "echo", "arguments": {"text": text, "id": call}, "id": call});
+                    let body = json!({"method": "tools/call", "params": params, "timeout_ms": 120_000});
+                    let reply = http.request("POST", &format!("{BASE}/strict/call"), Some(&body));
+                    assert_eq!((reply.status, reply.text()), (200, text), "{reply}");
+                }
+            });
+        }
+    });
+    let status = daemon.status("strict");
+    assert_eq!(
+        (&status["restart_count"], &status["last_crash"]),
+        (&json!(0), &Value::Null),
+        "it saw an overlap: {status:#}"
+    );
+}
+
+fn bad_manners_cost_the_call_they_belong_to_and_no_other(provider: &str) {
+    let daemon = Daemon::start();
+    daemon.register(&python("rude", provider, RUDE));
+    let still_there = |after: &str| assert_eq!(daemon.text("rude", "echo", json!({"text": after})), after);
+
+    assert_eq!(daemon.text("rude", "garbage", json!({})), "after garbage");
+    still_there("garbage");
+    let logs = daemon.get(&format!("{BASE}/rude/logs"));
+    assert!(String::from_utf8_lossy(&logs.body).contains("not json"), "noise is kept in the log: {logs}");
+
+    let mib = LINE_MAX / (1 << 20) + 4;
+    for id_last in [false, true] {
+        let long = daemon.tool("rude", "long_line", json!({"mib": mib, "id_last": id_last}));
+        assert_eq!((long.status, long.code()), (502, json!("response_too_large")), "{long}");
+        assert!(long.body.len() < 4096, "the error names the limit, not the line");
+        still_there("long_line");
+    }
+
+    for finish in [false, true] {
+        let half = daemon.tool_within("rude", "half_line", json!({"finish": finish}), 1_000);
+        assert_eq!((half.status, half.code()), (504, json!("call_timeout")), "{half}");
+        assert_eq!(half.outcome(), "sent_unknown");
+        still_there("half_line");
+    }
+
+    assert_eq!(daemon.text("rude", "bad_utf8", json!({})), "after bad utf-8");
+    still_there("bad_utf8");
+    // A reply that is not UTF-8 cannot be passed on as JSON; whether it is noise or a bad reply is a matter of taste.
+    let inside = daemon.tool_within("rude", "bad_utf8_inside", json!({}), 1_000);
+    assert!([json!("bad_server_output"), json!("call_timeout")].contains(&inside.code()), "{inside}");
+    still_there("bad_utf8_inside");
+
+    assert_eq!(daemon.text("rude", "unknown_id", json!({})), "right");
+    still_there("unknown_id");
+    assert_eq!(daemon.text("rude", "twice", json!({})), "once");
+    still_there("twice");
+
+    let neither = daemon.tool("rude", "neither", json!({}));
+    assert_eq!((neither.status, neither.code()), (502, json!("bad_server_output")), "{neither}");
+    still_there("neither");
+
+    let slow = daemon.tool_within("rude", "sleep", json!({"ms": 3_000}), 500);
+    assert_eq!(
+        (slow.status, slow.code(), slow.outcome()),
+        (504, json!("call_timeout"), json!("sent_unknown")),
+        "{slow}"
+    );
+    assert_eq!(slow.header("x-stdiod-error-source"), Some("host"));
+    still_there("sleep");
+
+    let status = daemon.status("rude");
+    assert_eq!((&status["restart_count"], &status["status"]), (&json!(0), &json!("ready")), "{status:#}");
+}
+
+fn payloads_pass_through_byte_for_byte(provider: &str) {
+    let daemon = Daemon::start();
+    // Answers `raw` with the line it got, as the result; nothing parses it on the way.
+    let mirror = r#"
+import sys
+for line in sys.stdin:
+    if '"id":' not in line:
+        continue
+    number = line.split('"id":')[1].split(',')[0].split('}')[0].strip()
+    params = line.split('"params":')[1].strip()[:-1] if '"raw"' in line else '{}'
+    if '"raw"' in line or '"ping"' in line:
+        print('{"jsonrpc":"2.0","id":%s,"result":%s}' % (number, params), flush=True)
+    else:
+        print('{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no"}}' % number, flush=True)
+"#;
+    daemon.register(&python("mirror", provider, mirror));
+    let params = r#"{"z":1.0e2,"a":-0.0,"big":123456789012345678901234567890,"u":"\u00e9\/é","z":[ 1 , 2 ]}"#;
+    let body = format!(r#"{{"method":"raw","params":{params}}}"#);
+    let reply = daemon.http().request_text("POST", &format!("{BASE}/mirror/call"), &body);
+    assert_eq!(reply.status, 200, "{reply}");
+    let text = String::from_utf8(reply.body).expect("UTF-8");
+    assert!(text.contains(params), "{text}");
+}
+
+fn the_sandbox_shows_what_the_definition_says(provider: &str) {
+    let daemon = Daemon::start();
+    let mut definition = python("rude", provider, RUDE);
+    definition["environment"] = json!({"SECRET": "s3cret-value", "EMPTY": ""});
+    definition["volumes"] = json!(["/data"]);
+    daemon.register(&definition);
+
+    let env: Value = serde_json::from_str(&daemon.text("rude", "env", json!({}))).expect("JSON");
+    assert_eq!((&env["SECRET"], &env["EMPTY"]), (&json!("s3cret-value"), &json!("")), "{env:#}");
+    assert!(env.get("STDIOD_DATA_DIR").is_none(), "the daemon's own environment stays outside: {env:#}");
+
+    let who: Value = serde_json::from_str(&daemon.text("rude", "whoami", json!({}))).expect("JSON");
+    assert_ne!(who["uid"], 0, "not root unless asked: {who:#}");
+    assert_eq!(who["usr_writable"], false, "{who:#}");
+    assert_eq!(who["interfaces"], json!(["lo"]), "no network by default: {who:#}");
+    assert!(who["mounts"].as_array().is_some_and(|mounts| mounts.contains(&json!("/data"))), "{who:#}");
+
+    // The volume survives the instance, and the server.
+    daemon.text("rude", "write", json!({"path": "/data/kept", "text": "still here"}));
+    let restarted = daemon.request("POST", &format!("{BASE}/rude/restart"), None);
+    assert_eq!((restarted.status, &restarted.json()["status"]), (200, &json!("ready")), "{restarted}");
+    assert_eq!(daemon.text("rude", "read", json!({"path": "/data/kept"})), "still here");
+    assert_eq!(daemon.request("DELETE", &format!("{BASE}/rude"), None).status, 204);
+    assert_eq!(daemon.get(&format!("{BASE}/rude")).status, 404);
+    daemon.register(&definition);
+    assert_eq!(daemon.text("rude", "read", json!({"path": "/data/kept"})), "still here");
+    assert_eq!(daemon.request("DELETE", &format!("{BASE}/rude?volumes=true"), None).status, 204);
+    daemon.register(&definition);
+    let gone = daemon.tool("rude", "read", json!({"path": "/data/kept"}));
+    assert_eq!((gone.status, gone.code()), (502, json!(-32000)), "{gone}");
+
+    let everything_shown = [daemon.status("rude").to_string(), daemon.log_tail()].concat();
+    assert!(!everything_shown.contains("s3cret-value"), "{everything_shown}");
+}
+
+#[test]
+fn a_client_that_leaves_frees_its_place_in_the_queue() {
+    let daemon = Daemon::start();
+    daemon.register(&python("rude", "crun", RUDE));
+    let body = json!({"method": "tools/call", "params": {"name": "sleep", "arguments": {"ms": 2_000}}}).to_string();
+    let mut leaving: Vec<_> = (0..3).map(|_| daemon.http()).collect();
+    for http in &mut leaving {
+        let head = format!(
+            "POST {BASE}/rude/call HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\nContent-Type: application/json\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            daemon.token(),
+            body.len()
+        );
+        http.send_raw(head.as_bytes()).expect("sent");
+    }
+    daemon.wait_until("rude", "busy", |status| status["queue"] == json!({"in_flight": 1, "waiting": 2}));
+    drop(leaving);
+    // Only the call that had been sent keeps the server busy; the two behind it never reach it.
+    let began = Instant::now();
+    assert_eq!(daemon.text("rude", "echo", json!({"text": "next"})), "next");
+    assert!(began.elapsed() < Duration::from_secs(5), "calls of clients that left were made all the same");
+}
+
+#[test]
+fn a_queue_that_is_full_says_so_at_once() {
+    let daemon = Daemon::start();
+    let mut definition = python("rude", "crun", RUDE);
+    definition["queue_max"] = json!(2);
+    daemon.register(&definition);
+    let sleeping = |ms: u64| daemon.tool("rude", "sleep", json!({"ms": ms}));
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| assert_eq!(sleeping(1_000).status, 200));
+        }
+        daemon.wait_until("rude", "full", |status| status["queue"] == json!({"in_flight": 1, "waiting": 2}));
+        let refused = sleeping(0);
+        assert_eq!((refused.status, refused.code()), (429, json!("queue_full")), "{refused}");
+        assert_eq!(refused.outcome(), "not_sent");
+        assert!(refused.header("retry-after").is_some(), "{refused:?}");
+    });
+}

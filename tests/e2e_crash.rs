@@ -1,0 +1,129 @@
+//! Sudden death: of a sandbox, of a server, of the daemon itself.
+
+mod support;
+
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+use support::{BASE, Daemon, RUDE, SOON, STRICT, eventually, on_both_providers, python};
+
+on_both_providers!(
+    a_killed_sandbox_fails_its_call_at_once_and_comes_back,
+    a_crash_is_told_with_its_exit_code_and_last_words,
+);
+
+fn a_killed_sandbox_fails_its_call_at_once_and_comes_back(provider: &str) {
+    let daemon = Daemon::start();
+    daemon.register(&python("rude", provider, RUDE));
+    daemon.text("rude", "stderr", json!({"text": "last words"}));
+    let victim = daemon.sandbox(provider, "/app/server.py");
+    std::thread::scope(|scope| {
+        let asleep = scope.spawn(|| {
+            let began = Instant::now();
+            (daemon.tool("rude", "sleep", json!({"ms": 25_000})), began.elapsed())
+        });
+        daemon.wait_until("rude", "busy", |status| status["queue"]["in_flight"] == 1);
+        nix::sys::signal::kill(victim, nix::sys::signal::Signal::SIGKILL).expect("it runs");
+        let (reply, took) = asleep.join().expect("no panic");
+        assert_eq!((reply.status, reply.code()), (502, json!("server_crashed")), "{reply}");
+        assert_eq!(reply.outcome(), "sent_unknown");
+        assert!(took < Duration::from_secs(20), "it waited for its own end instead: {took:?}");
+    });
+    let status =
+        daemon.wait_until("rude", "back", |status| status["status"] == "ready" && status["restart_count"] == 1);
+    let crash = &status["last_crash"];
+    assert!(crash["signal"] == 9 || crash["exit_code"] == 137, "{crash:#}");
+    assert_eq!(crash["oom"], false, "{crash:#}");
+    assert!(crash["stderr_tail"].to_string().contains("last words"), "{crash:#}");
+    assert!(crash["at"].as_str().is_some_and(|at| at.ends_with('Z')), "RFC 3339, UTC: {crash:#}");
+    assert_eq!(daemon.text("rude", "echo", json!({"text": "again"})), "again");
+}
+
+fn a_crash_is_told_with_its_exit_code_and_last_words(provider: &str) {
+    let daemon = Daemon::start();
+    daemon.register(&python("rude", provider, RUDE));
+    let crash = json!({"code": 3, "stderr": ["one reason", "another reason"]});
+    let reply = daemon.tool("rude", "crash", crash.clone());
+    assert_eq!((reply.status, reply.code()), (502, json!("server_crashed")), "{reply}");
+    // A call that was not sent yet waits for the next instance.
+    assert_eq!(daemon.text("rude", "echo", json!({"text": "waited"})), "waited");
+    let status = daemon.wait_ready("rude");
+    assert_eq!((&status["restart_count"], &status["last_crash"]["exit_code"]), (&json!(1), &json!(3)), "{status:#}");
+    let tail = status["last_crash"]["stderr_tail"].to_string();
+    assert!(tail.contains("one reason") && tail.contains("another reason"), "{status:#}");
+
+    let mut never = python("never", provider, RUDE);
+    never["restart_policy"] = json!("never");
+    daemon.register(&never);
+    assert_eq!(daemon.tool("never", "crash", crash).code(), "server_crashed");
+    daemon.wait_until("never", "stopped", |status| status["status"] == "stopped");
+    let refused = daemon.tool("never", "echo", json!({"text": "x"}));
+    assert_eq!((refused.status, refused.code()), (409, json!("server_stopped")), "{refused}");
+    let started = daemon.request("POST", &format!("{BASE}/never/start"), None);
+    assert_eq!((started.status, &started.json()["status"]), (200, &json!("ready")), "{started}");
+    assert_eq!(daemon.text("never", "echo", json!({"text": "up"})), "up");
+}
+
+#[test]
+fn ten_servers_outlive_the_daemon_and_nothing_of_the_first_life_is_left() {
+    const SERVERS: usize = 10;
+    let mut daemon = Daemon::start();
+    let name = |n: usize| format!("server-{n}");
+    std::thread::scope(|scope| {
+        for n in 0..SERVERS {
+            let daemon = &daemon;
+            let provider = if n % 2 == 0 { "gvisor" } else { "crun" };
+            scope.spawn(move || {
+                let mut definition = python(&name(n), provider, STRICT);
+                definition["volumes"] = json!(["/data"]);
+                daemon.register(&definition)
+            });
+        }
+    });
+    // One that was stopped on purpose stays so.
+    daemon.register(&python("resting", "crun", STRICT));
+    assert_eq!(daemon.request("POST", &format!("{BASE}/resting/stop"), None).json()["status"], "stopped");
+
+    let first_life = daemon.seen();
+    let containers = first_life.containers();
+    assert!(containers.len() >= SERVERS, "one cgroup a container: {containers:?}");
+    daemon.kill();
+    assert!(!first_life.left().is_empty(), "SIGKILL leaves things behind, else this test shows nothing");
+
+    daemon.start_again();
+    for n in 0..SERVERS {
+        daemon.wait_ready(&name(n));
+        assert_eq!(daemon.text(&name(n), "echo", json!({"text": name(n)})), name(n));
+    }
+    assert_eq!(daemon.status("resting")["status"], "stopped");
+    assert_eq!(daemon.get(BASE).json().as_array().map(Vec::len), Some(SERVERS + 1));
+    let mut left = Vec::new();
+    assert!(
+        eventually(SOON, || {
+            left = first_life.left();
+            left.is_empty()
+        }),
+        "of the first life: {left:#?}"
+    );
+    let second_life = daemon.seen().since(&first_life).containers();
+    assert!(second_life.is_disjoint(&containers), "a container's name is never used again");
+}
+
+#[test]
+fn a_server_that_cannot_start_says_why_and_is_still_registered() {
+    let daemon = Daemon::start();
+    for provider in ["gvisor", "crun"] {
+        let name = format!("missing-{provider}");
+        let reply = daemon.try_register(&json!({
+            "name": name, "rootfs": "host", "provider": provider, "cmd": ["/usr/bin/no-such-program"],
+            "timeouts": {"startup_ms": 5_000},
+        }));
+        assert_eq!(reply.status, 201, "{reply}");
+        let status = reply.json();
+        assert_ne!(status["status"], "ready", "{status:#}");
+        let told = [status["last_error"].to_string(), status["last_crash"].to_string()].concat();
+        assert!(told.contains("no-such-program") || status["last_error"] != Value::Null, "{status:#}");
+        let call = daemon.tool_within(&name, "echo", json!({"text": "x"}), 1_000);
+        assert_eq!(call.outcome(), "not_sent", "{call}");
+        assert!([502, 503, 504].contains(&call.status), "{call}");
+    }
+}

@@ -1,0 +1,189 @@
+//! Ten thousand requests that no client would send. The daemon must refuse or answer each one, close what it cannot trust,
+//! and be none the heavier for it. A failure prints the request and the seed that makes it again (SEED=…).
+
+mod support;
+
+use std::time::Duration;
+use support::world::weight_of;
+use support::{BASE, Daemon, Http, eventually};
+
+const REQUESTS: u64 = 10_000;
+const CLIENTS: u64 = 8;
+/// An allocator keeps what it once needed; a leak of one request's buffers would be ten times this.
+const GROWTH_MAX: u64 = 24 << 20;
+
+#[test]
+fn ten_thousand_malformed_requests_are_refused_and_leave_nothing_behind() {
+    let daemon = Daemon::start();
+    let seed: u64 = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(20_260_217);
+    let seeds = originals(daemon.token());
+    // The first ones fill the caches that are there to stay.
+    storm(&daemon, &seeds, seed ^ 0xdead, REQUESTS / 10);
+    let settled = |limit: usize| eventually(Duration::from_secs(20), || weight_of(daemon.pid()).0 <= limit);
+    let idle = weight_of(daemon.pid()).0;
+    assert!(settled(idle));
+    let (fds, resident) = weight_of(daemon.pid());
+
+    storm(&daemon, &seeds, seed, REQUESTS);
+
+    assert!(settled(fds), "file descriptors: {fds} before, {} after", weight_of(daemon.pid()).0);
+    let now = weight_of(daemon.pid()).1;
+    assert!(now < resident + GROWTH_MAX, "resident: {resident} before, {now} after");
+    assert_eq!(daemon.get("/healthz").status, 200);
+    assert_eq!(daemon.get(BASE).status, 200);
+    assert!(!daemon.log_contains("panicked"), "{}", daemon.log_tail());
+}
+
+fn storm(daemon: &Daemon, originals: &[Vec<u8>], seed: u64, requests: u64) {
+    std::thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            scope.spawn(move || {
+                for n in (client..requests).step_by(CLIENTS as usize) {
+                    let mut dice = Dice(seed.wrapping_add(n));
+                    let original = &originals[dice.below(originals.len())];
+                    let request = mutate(original.clone(), &mut dice);
+                    let answer = exchange(daemon, &request);
+                    if let Err(why) = check(answer.as_deref().map_err(String::as_str)) {
+                        panic!(
+                            "SEED={} {why}\nrequest: {:?}",
+                            seed.wrapping_add(n),
+                            request.escape_ascii().to_string()
+                        );
+                    }
+                }
+            });
+        }
+    });
+}
+
+/// Sends it, says that nothing follows, and takes all that comes.
+fn exchange(daemon: &Daemon, request: &[u8]) -> Result<Vec<u8>, String> {
+    let mut http = Http::connect(daemon.address(), "");
+    // It may be refused and closed before it is all sent.
+    let _ = http.send_raw(request);
+    http.end_of_requests();
+    http.read_to_close().map_err(|e| format!("neither an answer nor a close: {e}"))
+}
+
+/// Nothing at all (the request was not whole), or answers that are HTTP and no fault of the daemon's.
+fn check(answer: Result<&[u8], &str>) -> Result<(), String> {
+    let answer = answer?;
+    if answer.is_empty() {
+        return Ok(());
+    }
+    let shown = || answer[..answer.len().min(300)].escape_ascii().to_string();
+    let status =
+        answer.strip_prefix(b"HTTP/1.1 ").and_then(|rest| std::str::from_utf8(rest.get(..3)?).ok()?.parse().ok());
+    match status {
+        Some(100 | 200..=204 | 400..=431 | 501 | 505) => Ok(()),
+        Some(status) => Err(format!("status {status}: {}", shown())),
+        None => Err(format!("no status line: {}", shown())),
+    }
+}
+
+/// Requests that are right before they are spoilt. None of them can start a server or change one.
+fn originals(token: &str) -> Vec<Vec<u8>> {
+    let head = format!("Host: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n");
+    let json = "Content-Type: application/json\r\n";
+    let call = r#"{"method":"tools/call","params":{"name":"x","arguments":{"text":"\u00e9"}},"timeout_ms":100}"#;
+    let requests = [
+        format!("GET /healthz HTTP/1.1\r\n{head}\r\n"),
+        format!("GET {BASE}?status=ready HTTP/1.1\r\n{head}Accept: application/json\r\n\r\n"),
+        format!("GET {BASE}/nobody/logs?tail=5 HTTP/1.1\r\n{head}\r\nGET /readyz HTTP/1.1\r\n{head}\r\n"),
+        format!("HEAD http://localhost{BASE} HTTP/1.1\r\n{head}Connection: keep-alive\r\n\r\n"),
+        format!("POST {BASE}/nobody/call HTTP/1.1\r\n{head}{json}Content-Length: {}\r\n\r\n{call}", call.len()),
+        format!(
+            "POST {BASE}/nobody/call HTTP/1.1\r\n{head}{json}Transfer-Encoding: chunked\r\n\r\n{:x};a=b\r\n{call}\r\n0\r\n\r\n",
+            call.len()
+        ),
+        format!(
+            "POST {BASE} HTTP/1.1\r\n{head}{json}Expect: 100-continue\r\nContent-Length: 15\r\n\r\n{{\"name\": \"Bad\"}}"
+        ),
+        format!("DELETE {BASE}/nobody?volumes=true HTTP/1.0\r\n{head}\r\n"),
+    ];
+    requests.into_iter().map(String::into_bytes).collect()
+}
+
+/// One to four things that attackers and broken clients do.
+fn mutate(mut request: Vec<u8>, dice: &mut Dice) -> Vec<u8> {
+    const NASTY: &[&[u8]] = &[
+        b"\0",
+        b"\r",
+        b"\n",
+        b"\r\n",
+        b"\r\n\r\n",
+        b" ",
+        b"\t",
+        b":",
+        b",",
+        b"\x7f",
+        b"\x80\xff",
+        b"%00",
+        b"%zz",
+        b"%",
+        b"/../",
+        b"Content-Length: 5\r\n",
+        b"Content-Length: -1\r\n",
+        b"Content-Length: 18446744073709551616\r\n",
+        b"Transfer-Encoding: chunked\r\n",
+        b"Transfer-Encoding: identity\r\n",
+        b"Host: other\r\n",
+        b" folded\r\n",
+        b"Expect: magic\r\n",
+        b"Connection: close\r\n",
+        b"Upgrade: h2c\r\n",
+        b"ffffffffffffffff\r\n",
+        b"0\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01",
+        b"GET / HTTP/1.1\r\n",
+    ];
+    for _ in 0..1 + dice.below(4) {
+        if request.is_empty() {
+            request.push(b'G');
+        }
+        let at = dice.below(request.len());
+        let end = at + dice.below((request.len() - at).min(40)) + 1;
+        match dice.below(9) {
+            0 => request[at] = dice.next() as u8,
+            1 => request[at] ^= 1 << dice.below(8),
+            2 => drop(request.drain(at..end)),
+            3 => {
+                let piece = request[at..end].to_vec();
+                request.splice(at..at, piece);
+            }
+            4 | 5 => drop(request.splice(at..at, NASTY[dice.below(NASTY.len())].iter().copied())),
+            6 => request.truncate(at),
+            7 => {
+                // A whole header line once more, or gone.
+                let starts: Vec<usize> =
+                    request.windows(2).enumerate().filter(|(_, w)| w == b"\r\n").map(|(i, _)| i + 2).collect();
+                if starts.len() >= 2 {
+                    let n = dice.below(starts.len() - 1);
+                    let line = request[starts[n]..starts[n + 1]].to_vec();
+                    let target = starts[dice.below(starts.len())];
+                    drop(request.splice(target..target, line));
+                }
+            }
+            _ => drop(request.splice(at..at, std::iter::repeat_n(b'a', 1 << dice.below(17)))),
+        }
+    }
+    request
+}
+
+/// SplitMix64: small, and the same on every machine.
+struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+}

@@ -1,0 +1,76 @@
+//! Images from disk: built with umoci, imported with the CLI, run with what their configuration says.
+
+mod support;
+
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use support::{Daemon, on_both_providers};
+
+const SERVER: &str = include_str!("fixtures/image-server.sh");
+
+on_both_providers!(an_imported_image_runs_with_its_own_entrypoint_env_and_user);
+
+fn an_imported_image_runs_with_its_own_entrypoint_env_and_user(provider: &str) {
+    let daemon = Daemon::start();
+    let layout = build_image(&daemon.scratch("image"));
+    let layout = layout.to_str().expect("our own name");
+
+    let missing = daemon.try_register(&json!({"name": "early", "provider": provider, "image": "who:1"}));
+    assert_eq!((missing.status, missing.code()), (422, json!("image_not_found")), "{missing}");
+    assert_eq!(daemon.get("/api/v1/mcp/servers").json(), json!([]), "a refused registration leaves nothing");
+
+    let imported = daemon.cli(&["image", "import", &format!("{layout}:v1"), "--name", "who:1"]);
+    assert!(imported.status.success(), "{imported:?}");
+    let listed = daemon.cli(&["image", "ls"]);
+    assert!(String::from_utf8_lossy(&listed.stdout).contains("who"), "{listed:?}");
+
+    let status = daemon.register(&json!({"name": "who", "provider": provider, "image": "who:1"}));
+    assert_eq!(status["image"], "who:1");
+    assert_eq!(
+        daemon.text("who", "who", json!({})),
+        "uid=1234 gid=5678 pwd=/work greeting=from the image override=from the image args=one two"
+    );
+
+    // The definition wins over the image, key by key; a command replaces arguments and entrypoint alike.
+    daemon.register(&json!({
+        "name": "who-else", "provider": provider, "image": "who:1", "user": "4321:8765", "workdir": "/",
+        "cmd": ["/bin/server", "three"], "environment": {"OVERRIDE": "by hand"},
+    }));
+    assert_eq!(
+        daemon.text("who-else", "who", json!({})),
+        "uid=4321 gid=8765 pwd=/ greeting=from the image override=by hand args=three"
+    );
+    let shown = daemon.status("who-else");
+    assert!(!shown.to_string().contains("by hand"), "values of the environment are never shown: {shown:#}");
+    assert!(shown["environment"].to_string().contains("OVERRIDE"), "{shown:#}");
+}
+
+/// An OCI layout with the tag `v1`: busybox, one script, and a configuration of its own.
+fn build_image(directory: &Path) -> PathBuf {
+    let layout = directory.join("layout");
+    let image = format!("{}:v1", layout.display());
+    let script = directory.join("server");
+    std::fs::write(&script, SERVER).expect("a file");
+    run("chmod", &["755", script.to_str().expect("our own name")]);
+    run("umoci", &["init", "--layout", layout.to_str().expect("our own name")]);
+    run("umoci", &["new", "--image", &image]);
+    run("umoci", &["insert", "--image", &image, &static_busybox(), "/bin/busybox"]);
+    run("umoci", &["insert", "--image", &image, script.to_str().expect("our own name"), "/bin/server"]);
+    let config = ["--config.entrypoint=/bin/server", "--config.cmd=one", "--config.cmd=two", "--config.user=1234:5678"];
+    let config = [config.as_slice(), &["--config.workingdir=/work"]].concat();
+    let env =
+        ["--config.env=GREETING=from the image", "--config.env=OVERRIDE=from the image", "--config.env=PATH=/bin"];
+    run("umoci", &[["config", "--image", &image].as_slice(), &config, &env].concat());
+    layout
+}
+
+fn static_busybox() -> String {
+    let found = ["/bin/busybox", "/usr/bin/busybox"].into_iter().find(|path| Path::new(path).exists());
+    found.expect("busybox-static: scripts/setup --tests installs it").to_string()
+}
+
+fn run(program: &str, arguments: &[&str]) {
+    let output = Command::new(program).args(arguments).output().unwrap_or_else(|e| panic!("{program}: {e}"));
+    assert!(output.status.success(), "{program} {arguments:?}: {output:?}");
+}

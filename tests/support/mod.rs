@@ -1,0 +1,457 @@
+//! A real daemon per test: own data directory, own port, own PostgreSQL, real sandboxes. Owns everything the daemon
+//! starts, as far as it has seen it: when a `Daemon` goes out of scope the daemon is stopped, and a process, mount,
+//! cgroup or loop device that it left behind fails the test. Waits for events with a deadline, never for a time.
+
+#![allow(dead_code, unused_macros, unused_imports)] // each test binary uses its own part
+
+pub mod http;
+pub mod postgres;
+pub mod world;
+
+pub use http::{Http, Reply};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+use world::World;
+
+/// For anything that must happen; long, because a loaded machine with two cores starts sandboxes slowly.
+pub const SOON: Duration = Duration::from_secs(90);
+pub const STDIOD: &str = env!("CARGO_BIN_EXE_stdiod");
+pub const BASE: &str = "/api/v1/mcp/servers";
+
+pub const RUDE: &str = include_str!("../fixtures/rude.py");
+pub const STRICT: &str = include_str!("../fixtures/strict.py");
+
+/// Makes two tests of each function, one per provider.
+macro_rules! on_both_providers {
+    ($($name:ident),* $(,)?) => {
+        $(mod $name {
+            #[test]
+            fn under_gvisor() { super::$name("gvisor") }
+            #[test]
+            fn under_crun() { super::$name("crun") }
+        })*
+    };
+}
+pub(crate) use on_both_providers;
+
+// --- the daemon -----------------------------------------------------------------------------------------------------
+
+#[derive(Default)]
+pub struct Options {
+    variables: Vec<(String, String)>,
+}
+
+impl Options {
+    pub fn variable(mut self, name: &str, value: impl Into<String>) -> Options {
+        self.variables.push((name.to_string(), value.into()));
+        self
+    }
+
+    pub fn start(self) -> Daemon {
+        assert!(
+            nix::unistd::geteuid().is_root(),
+            "the end-to-end tests start sandboxes: run them as root (scripts/test)"
+        );
+        let home = short_temporary_directory();
+        let data_dir = home.join("data");
+        let mut daemon = Daemon {
+            options: self,
+            home,
+            data_dir,
+            log: Arc::new(Log::default()),
+            world: Mutex::new(World::default()),
+            life: None,
+        };
+        daemon.start_again();
+        daemon
+    }
+}
+
+pub struct Daemon {
+    options: Options,
+    home: PathBuf,
+    pub data_dir: PathBuf,
+    log: Arc<Log>,
+    world: Mutex<World>,
+    life: Option<Life>,
+}
+
+/// One process of the daemon.
+struct Life {
+    process: Child,
+    url: String,
+    token: String,
+}
+
+impl Daemon {
+    pub fn start() -> Daemon {
+        Options::default().start()
+    }
+
+    pub fn with(name: &str, value: impl Into<String>) -> Options {
+        Options::default().variable(name, value)
+    }
+
+    /// A new life on the same data directory, after `kill` or `stop`.
+    pub fn start_again(&mut self) {
+        assert!(self.life.is_none(), "it is still running");
+        let seen = self.log.len();
+        let mut process = self
+            .command(&["serve"])
+            .env("STDIOD_LISTEN", "127.0.0.1:0")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("stdiod starts");
+        let stderr = process.stderr.take().expect("a pipe");
+        let log = Arc::clone(&self.log);
+        // Ends with the pipe, that is when the daemon and whoever inherited its stderr are gone.
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).split(b'\n').map_while(Result::ok) {
+                log.push(String::from_utf8_lossy(&line).into_owned());
+            }
+        });
+        let listening = self.log.wait(
+            seen,
+            SOON,
+            || process.try_wait().is_ok_and(|exit| exit.is_none()),
+            |line| line.split_once("listening on http://").map(|(_, rest)| rest.trim().to_string()),
+        );
+        let Some(address) = listening else {
+            let _ = process.kill();
+            let exit = process.wait();
+            panic!("the daemon did not listen ({exit:?})\n{}", self.log.tail());
+        };
+        let token = std::fs::read_to_string(self.data_dir.join("admin.token")).unwrap_or_default().trim().to_string();
+        self.life = Some(Life { process, url: format!("http://{address}"), token });
+    }
+
+    /// `stdiod ARGUMENTS…` in this daemon's surroundings and no others.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(STDIOD);
+        command.args(arguments).env_clear().envs(std::env::vars().filter(|(name, _)| name == "PATH" || name == "HOME"));
+        command.env("STDIOD_DATA_DIR", &self.data_dir);
+        command.envs(self.options.variables.iter().map(|(name, value)| (name, value)));
+        command
+    }
+
+    /// A client subcommand, as a user would run it.
+    pub fn cli(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).env("STDIOD_URL", self.url()).stdin(Stdio::null()).output().expect("stdiod runs")
+    }
+
+    /// The JSON that a client subcommand prints; it must succeed.
+    pub fn cli_json(&self, arguments: &[&str]) -> Value {
+        let output = self.cli(&[arguments, &["--json"]].concat());
+        assert!(output.status.success(), "stdiod {arguments:?}: {output:?}");
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("stdiod {arguments:?}: {e}: {output:?}"))
+    }
+
+    fn life(&self) -> &Life {
+        self.life.as_ref().expect("the daemon runs")
+    }
+
+    pub fn url(&self) -> &str {
+        &self.life().url
+    }
+
+    pub fn address(&self) -> &str {
+        self.url().strip_prefix("http://").expect("a URL")
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.life().process.id().cast_signed()
+    }
+
+    pub fn token(&self) -> &str {
+        &self.life().token
+    }
+
+    /// Directories outside the data directory, for what a test itself needs; removed with the daemon.
+    pub fn scratch(&self, name: &str) -> PathBuf {
+        let path = self.home.join(name);
+        std::fs::create_dir_all(&path).expect("a directory");
+        path
+    }
+
+    pub fn log_tail(&self) -> String {
+        self.log.tail()
+    }
+
+    pub fn log_contains(&self, text: &str) -> bool {
+        self.log.lines.lock().expect("not poisoned").iter().any(|line| line.contains(text))
+    }
+
+    // --- its API ---
+
+    pub fn http(&self) -> Http {
+        Http::connect(self.address(), self.token())
+    }
+
+    pub fn request(&self, method: &str, path: &str, body: Option<&Value>) -> Reply {
+        self.http().request(method, path, body)
+    }
+
+    pub fn get(&self, path: &str) -> Reply {
+        self.request("GET", path, None)
+    }
+
+    pub fn try_register(&self, definition: &Value) -> Reply {
+        let reply = self.request("POST", BASE, Some(definition));
+        self.look();
+        reply
+    }
+
+    /// Registers, and is not content with less than `ready`.
+    pub fn register(&self, definition: &Value) -> Value {
+        let reply = self.try_register(definition);
+        assert_eq!(reply.status, 201, "{reply}\n{}", self.log_tail());
+        let status = reply.json();
+        assert_eq!(status["status"], "ready", "{status:#}\n{}", self.log_tail());
+        status
+    }
+
+    pub fn call(&self, server: &str, method: &str, params: &Value) -> Reply {
+        self.request("POST", &format!("{BASE}/{server}/call"), Some(&json!({"method": method, "params": params})))
+    }
+
+    pub fn tool(&self, server: &str, tool: &str, arguments: Value) -> Reply {
+        self.call(server, "tools/call", &json!({"name": tool, "arguments": arguments}))
+    }
+
+    pub fn tool_within(&self, server: &str, tool: &str, arguments: Value, timeout_ms: u64) -> Reply {
+        let params = json!({"name": tool, "arguments": arguments});
+        let body = json!({"method": "tools/call", "params": params, "timeout_ms": timeout_ms});
+        self.request("POST", &format!("{BASE}/{server}/call"), Some(&body))
+    }
+
+    /// The text that a tool answers with; it must succeed.
+    pub fn text(&self, server: &str, tool: &str, arguments: Value) -> String {
+        let reply = self.tool(server, tool, arguments);
+        assert_eq!(reply.status, 200, "{tool} of {server}: {reply}\n{}", self.log_tail());
+        reply.text()
+    }
+
+    pub fn status(&self, server: &str) -> Value {
+        let reply = self.get(&format!("{BASE}/{server}"));
+        assert_eq!(reply.status, 200, "{reply}");
+        reply.json()
+    }
+
+    /// Asks for the status until it is as wanted. The API has no event for it, so this asks again and again.
+    pub fn wait_until(&self, server: &str, wanted: &str, is: impl Fn(&Value) -> bool) -> Value {
+        let mut last = Value::Null;
+        let reached = eventually(SOON, || {
+            last = self.status(server);
+            is(&last)
+        });
+        assert!(reached, "{server} is not {wanted}: {last:#}\n{}", self.log_tail());
+        self.look();
+        last
+    }
+
+    pub fn wait_ready(&self, server: &str) -> Value {
+        self.wait_until(server, "ready", |status| status["status"] == "ready")
+    }
+
+    // --- its processes ---
+
+    /// Remembers what the daemon has started by now, so that it can be looked for when it should be gone.
+    pub fn look(&self) {
+        self.world.lock().expect("not poisoned").look(self.pid());
+    }
+
+    /// What is known of the daemon's processes and cgroups; a later life adds its own.
+    pub fn seen(&self) -> World {
+        self.look();
+        self.world.lock().expect("not poisoned").clone()
+    }
+
+    /// The host's view of the one sandbox that runs `script`.
+    pub fn sandbox(&self, provider: &str, script: &str) -> Pid {
+        self.look();
+        // gVisor's sandbox process shows runsc's own arguments, a native container those of the server itself.
+        let is_it = |command: &str| match provider {
+            "gvisor" => command.contains("runsc-sandbox") || (command.contains("runsc") && command.contains(" boot ")),
+            _ => command.contains(script) && !command.contains(STDIOD),
+        };
+        let mut found = world::descendants(self.pid());
+        found.retain(|pid| world::command_of(*pid).is_some_and(|command| is_it(&command)));
+        // Of a native container that is the first process, of gVisor the sentry; their children come after them.
+        Pid::from_raw(*found.first().unwrap_or_else(|| panic!("no sandbox of {provider}\n{}", self.log_tail())))
+    }
+
+    // --- its end ---
+
+    pub fn signal(&self, signal: Signal) {
+        self.look();
+        kill(Pid::from_raw(self.pid()), signal).expect("it runs");
+    }
+
+    /// SIGKILL: what it started stays behind.
+    pub fn kill(&mut self) {
+        self.signal(Signal::SIGKILL);
+        let _ = self.life.take().expect("it runs").process.wait();
+    }
+
+    /// SIGTERM, and the exit code.
+    pub fn stop(&mut self) -> ExitStatus {
+        self.signal(Signal::SIGTERM);
+        self.wait_exit(SOON)
+    }
+
+    pub fn wait_exit(&mut self, patience: Duration) -> ExitStatus {
+        let mut life = self.life.take().expect("it runs");
+        let mut exit = None;
+        eventually(patience, || {
+            exit = life.process.try_wait().expect("our child");
+            exit.is_some()
+        });
+        exit.unwrap_or_else(|| {
+            let _ = life.process.kill();
+            let _ = life.process.wait();
+            panic!("the daemon does not stop\n{}", self.log.tail())
+        })
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let failing = std::thread::panicking();
+        let mut complaints = Vec::new();
+        if let Some(mut life) = self.life.take() {
+            let pid = life.process.id().cast_signed();
+            self.world.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner()).look(pid);
+            let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+            let mut exit = None;
+            if !eventually(SOON, || {
+                exit = life.process.try_wait().ok().flatten();
+                exit.is_some()
+            }) {
+                let _ = life.process.kill();
+                exit = life.process.wait().ok();
+                complaints.push("it did not stop on SIGTERM".to_string());
+            }
+            if !exit.is_some_and(|exit| exit.success()) {
+                complaints.push(format!("it ended with {exit:?}"));
+            }
+        }
+        let world = self.world.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut left = Vec::new();
+        eventually(Duration::from_secs(10), || {
+            left = world.left_of(&self.home);
+            left.is_empty()
+        });
+        complaints.extend(left);
+        world.clear(&self.home);
+        let tail = self.log.tail();
+        let _ = std::fs::remove_dir_all(&self.home);
+        if failing {
+            eprintln!("--- the daemon's last lines:\n{tail}\n--- and at its end: {complaints:?}");
+        } else {
+            assert!(complaints.is_empty(), "after the daemon: {complaints:#?}\n{tail}");
+        }
+    }
+}
+
+// --- its log --------------------------------------------------------------------------------------------------------
+
+#[derive(Default)]
+struct Log {
+    lines: Mutex<Vec<String>>,
+    grown: Condvar,
+}
+
+impl Log {
+    fn push(&self, line: String) {
+        self.lines.lock().expect("not poisoned").push(line);
+        self.grown.notify_all();
+    }
+
+    fn len(&self) -> usize {
+        self.lines.lock().expect("not poisoned").len()
+    }
+
+    /// The first thing that `find` finds in a line from `from` on, unless the time or the daemon ends before.
+    fn wait<T>(
+        &self,
+        from: usize,
+        patience: Duration,
+        mut alive: impl FnMut() -> bool,
+        find: impl Fn(&str) -> Option<T>,
+    ) -> Option<T> {
+        let deadline = Instant::now() + patience;
+        let mut lines = self.lines.lock().expect("not poisoned");
+        loop {
+            if let Some(found) = lines[from..].iter().find_map(|line| find(line)) {
+                return Some(found);
+            }
+            if Instant::now() >= deadline || !alive() {
+                return None;
+            }
+            lines = self.grown.wait_timeout(lines, Duration::from_millis(100)).expect("not poisoned").0;
+        }
+    }
+
+    fn tail(&self) -> String {
+        let lines = self.lines.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        lines[lines.len().saturating_sub(60)..].join("\n")
+    }
+}
+
+// --- what tests share -----------------------------------------------------------------------------------------------
+
+/// Asks until the answer is yes; false if it never was.
+pub fn eventually(patience: Duration, mut is: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + patience;
+    loop {
+        if is() {
+            return true;
+        }
+        if Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The definition of a server that is one Python script on the host's root file system.
+pub fn python(name: &str, provider: &str, script: &str) -> Value {
+    python_with(name, provider, script, &[])
+}
+
+pub fn python_with(name: &str, provider: &str, script: &str, arguments: &[&str]) -> Value {
+    let cmd = [&["/usr/bin/python3", "/app/server.py"], arguments].concat();
+    json!({"name": name, "rootfs": "host", "provider": provider, "cmd": cmd, "files": {"/app/server.py": script}})
+}
+
+/// Short, because PostgreSQL and the runtimes make socket paths of it; open, because PostgreSQL is another user.
+pub fn short_temporary_directory() -> PathBuf {
+    use std::os::unix::fs::PermissionsExt;
+    let path = nix::unistd::mkdtemp("/tmp/sd-XXXXXX").expect("a directory in /tmp");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("our directory");
+    path
+}
+
+/// All files below a directory with this name.
+pub fn find_files(below: &Path, name: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut open = vec![below.to_path_buf()];
+    while let Some(directory) = open.pop() {
+        for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => open.push(entry.path()),
+                Ok(_) if entry.file_name() == name => found.push(entry.path()),
+                Ok(_) | Err(_) => {}
+            }
+        }
+    }
+    found
+}
