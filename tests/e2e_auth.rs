@@ -17,8 +17,7 @@ fn echo(daemon: &Daemon, token: &str, server: &str) -> Reply {
 
 fn create(daemon: &Daemon, arguments: &[&str]) -> String {
     let created = daemon.cli_json(&[&["token", "create"], arguments].concat());
-    let token = created["token"].as_str().or(created["secret"].as_str());
-    token.unwrap_or_else(|| panic!("no token in {created}")).to_string()
+    created["token"].as_str().unwrap_or_else(|| panic!("no token in {created}")).to_string()
 }
 
 #[test]

@@ -32,10 +32,10 @@ fn an_imported_image_runs_with_its_own_entrypoint_env_and_user(provider: &str) {
         "uid=1234 gid=5678 pwd=/work greeting=from the image override=from the image args=one two"
     );
 
-    // The definition wins over the image, key by key; a command replaces arguments and entrypoint alike.
+    // The definition wins over the image, key by key; as everywhere, a command replaces CMD and not ENTRYPOINT.
     daemon.register(&json!({
         "name": "who-else", "provider": provider, "image": "who:1", "user": "4321:8765", "workdir": "/",
-        "cmd": ["/bin/server", "three"], "environment": {"OVERRIDE": "by hand"},
+        "cmd": ["three"], "environment": {"OVERRIDE": "by hand"},
     }));
     assert_eq!(
         daemon.text("who-else", "who", json!({})),
