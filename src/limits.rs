@@ -98,6 +98,12 @@ pub const LAUNCH_TIMEOUT: Duration = Duration::from_secs(60);
 pub const STDOUT_CLOSED_GRACE: Duration = Duration::from_secs(2);
 /// What a launcher may say to the daemon.
 pub const REPORT_MAX: usize = 64 * KIB;
+/// What is kept of a runtime's own words about a launch that failed.
+pub const LAUNCH_MESSAGE_MAX: usize = 2 * KIB;
+/// For the end of all processes of a discarded instance, after SIGKILL.
+pub const DISCARD_TIMEOUT: Duration = Duration::from_secs(10);
+/// For the trivial container that shows whether a provider works.
+pub const PROBE_TIMEOUT: Duration = Duration::from_secs(20);
 
 // --- definitions ------------------------------------------------------------------------------------------------
 
@@ -136,6 +142,12 @@ pub const IMAGE_BYTES_MAX: u64 = 64 * 1024 * MIB as u64;
 pub const IMAGE_ENTRIES_MAX: u64 = 2_000_000;
 pub const IMAGE_LAYERS_MAX: usize = 128;
 pub const MANIFEST_MAX: u64 = 4 * MIB as u64;
+/// A layer may unpack to `IMAGE_RATIO_FREE` bytes in any case, and beyond that to so many times its packed size.
+pub const IMAGE_RATIO_MAX: u64 = 200;
+pub const IMAGE_RATIO_FREE: u64 = 512 * MIB as u64;
+/// A path in a layer, and the parts it has.
+pub const IMAGE_PATH_MAX: usize = 4 * KIB;
+pub const IMAGE_DEPTH_MAX: usize = 256;
 
 // --- the store ----------------------------------------------------------------------------------------------------
 
@@ -195,6 +207,7 @@ const _: () = assert!(HEAD_MAX <= u16::MAX as usize, "spans within a head are ke
 const _: () = assert!(BODY_MAX + HEAD_MAX < STDIN_BACKLOG_MAX, "one call must always fit the pipe's backlog");
 const _: () = assert!(FILES_BYTES_MAX < BODY_MAX, "a definition must fit a request body");
 const _: () = assert!(LINE_MAX >= TOOL_LIST_MAX);
+const _: () = assert!(8 * LAUNCH_MESSAGE_MAX < REPORT_MAX, "the message fits even if every byte is escaped");
 const _: () = assert!(QUEUED_BYTES_MAX > BODY_MAX);
 const _: () = assert!(DRAIN_GRACE.as_secs() < SHUTDOWN_GRACE.as_secs());
 const _: () = assert!(LOG_TAIL_DEFAULT <= LOG_LINES_KEPT);

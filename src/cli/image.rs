@@ -5,11 +5,11 @@ use super::Common;
 use super::error::Error;
 use super::screen::{Form, Screen};
 use super::table::{Table, size};
-use crate::sandbox::image;
+use crate::sandbox::image::{Images, StoredImage};
+use crate::sandbox::plan::Layout;
 use clap::Subcommand;
 use serde_json::{Value, json};
 use std::fmt::Display;
-use std::path::Path;
 
 #[derive(Subcommand)]
 pub enum Image {
@@ -34,45 +34,47 @@ pub enum Image {
 }
 
 pub fn image(common: &Common, screen: &mut Screen, command: &Image) -> Result<(), Error> {
-    let data_dir = common.load_config()?.data_dir;
+    let images = Images::of(&Layout::of(common.load_config()?.data_dir));
     match command {
-        Image::Import { path, name } => import(&data_dir, screen, path, name),
-        Image::Ls => ls(&data_dir, screen),
-        Image::Rm { name } => rm(&data_dir, screen, name),
+        Image::Import { path, name } => import(&images, screen, path, name),
+        Image::Ls => ls(&images, screen),
+        Image::Rm { name } => rm(&images, screen, name),
     }
 }
 
-fn import(data_dir: &Path, screen: &mut Screen, source: &str, name: &str) -> Result<(), Error> {
-    let imported = image::import(data_dir, source, name).map_err(fault)?;
+fn import(images: &Images, screen: &mut Screen, source: &str, name: &str) -> Result<(), Error> {
+    let imported = images.import(source, name, &mut |step| eprintln!("{step}")).map_err(fault)?;
     match screen.form {
         Form::Json => screen.json(&as_json(&imported).to_string())?,
-        Form::Human => screen.line(&format!("imported {} ({})", imported.name, size(imported.bytes)))?,
+        Form::Human => screen.line(&format!("imported {} ({})", imported.name, size(imported.packed_bytes)))?,
     }
     Ok(())
 }
 
-fn ls(data_dir: &Path, screen: &mut Screen) -> Result<(), Error> {
-    let images = image::list(data_dir).map_err(fault)?;
+fn ls(images: &Images, screen: &mut Screen) -> Result<(), Error> {
+    let images = images.list().map_err(fault)?;
     if screen.form == Form::Json {
         return Ok(screen.json(&Value::Array(images.iter().map(as_json).collect()).to_string())?);
     }
     let mut table = Table::new(&["name", "size", "digest"]);
     for one in &images {
-        table.row(vec![one.name.clone(), size(one.bytes), one.digest.clone()]);
+        table.row(vec![one.name.clone(), size(one.packed_bytes), one.digest.clone()]);
     }
     Ok(screen.table(&table)?)
 }
 
-fn rm(data_dir: &Path, screen: &mut Screen, name: &str) -> Result<(), Error> {
-    image::remove(data_dir, name).map_err(fault)?;
+fn rm(images: &Images, screen: &mut Screen, name: &str) -> Result<(), Error> {
+    if !images.remove(name).map_err(fault)? {
+        return Err(Error::Fault(format!("there is no image {name}; `stdiod image ls` lists those that are here")));
+    }
     match screen.form {
         Form::Json => Ok(()),
         Form::Human => Ok(screen.line(&format!("removed {name}"))?),
     }
 }
 
-fn as_json(image: &image::Imported) -> Value {
-    json!({ "name": image.name, "digest": image.digest, "bytes": image.bytes })
+fn as_json(image: &StoredImage) -> Value {
+    json!({ "name": image.name, "digest": image.digest, "bytes": image.packed_bytes })
 }
 
 fn fault(why: impl Display) -> Error {

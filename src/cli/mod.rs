@@ -6,7 +6,6 @@ mod doctor;
 mod error;
 mod http;
 mod image;
-mod internal;
 mod json;
 mod logs;
 mod register;
@@ -100,12 +99,6 @@ enum Command {
     Token(tokens::Token),
     /// Say what this host can and cannot do, and what to install
     Doctor,
-    #[command(hide = true)]
-    Launch(internal::Words),
-    #[command(hide = true)]
-    Discard(internal::Words),
-    #[command(hide = true)]
-    Sweep(internal::Words),
 }
 
 /// Does what was said; the exit code, or why it could not be done.
@@ -113,9 +106,6 @@ pub fn run(args: &Args) -> Result<u8, Error> {
     let common = &args.common;
     match &args.command {
         Command::Serve => serve::serve(common),
-        Command::Launch(args) => Ok(internal::launch(args)),
-        Command::Discard(args) => Ok(internal::discard(args)),
-        Command::Sweep(args) => Ok(internal::sweep(args)),
         Command::Doctor => doctor::doctor(common, &mut common.screen()),
         Command::Image(command) => image::image(common, &mut common.screen(), command).map(|()| 0),
         Command::Register(args) => ask(common, |api, screen| register::register(api, screen, args)),

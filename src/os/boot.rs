@@ -14,6 +14,7 @@ use crate::os::reap::Role;
 use crate::os::signals::Signals;
 use crate::os::spawn;
 use crate::os::token::Source;
+use crate::sandbox::image::Images;
 use crate::sandbox::plan::{Layout, Runtime};
 use crate::sandbox::{probe, sweep};
 use crate::store::cluster::Cluster;
@@ -66,7 +67,7 @@ fn prepare(config: &Config) -> Result<Boot, String> {
         .map_err(failed("signals"))?;
     let listeners = listen(config, &poll)?;
 
-    let layout = Layout { data_dir: config.data_dir.clone(), mark: mark_of(&config.data_dir) };
+    let layout = Layout::of(config.data_dir.clone());
     let runtimes = find_runtimes(config);
     let seed = random()?;
     let core = Core::new(Settings {
@@ -88,7 +89,8 @@ fn prepare(config: &Config) -> Result<Boot, String> {
     let waker = Waker::new(poll.registry(), Source::Store.token()).map_err(failed("waker"))?;
     let store = Store::spawn(conninfo, move || _ = waker.wake()).map_err(|e| e.to_string())?;
 
-    let sweep_args = sweep::args(&layout, runtimes.values());
+    let images = Images::of(&layout);
+    let sweep_args = sweep::args(&layout);
     let boot_id = format!("{:08x}", u32::from_le_bytes(seed[..4].try_into().expect("4 of 32")));
     let mut instances = Instances::new(runtimes, layout, boot_id);
     let sweep = spawn::own_child(&sweep_args).map_err(failed("the sweep of leftovers cannot be started"))?;
@@ -99,7 +101,7 @@ fn prepare(config: &Config) -> Result<Boot, String> {
         core,
         signals,
         listeners,
-        clients: Clients::new(config.data_dir.clone()),
+        clients: Clients::new(images),
         instances,
         database: Database::new(store, cluster),
     })
@@ -122,13 +124,6 @@ fn lock(dir: &Path) -> Result<Flock<File>, String> {
     Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| {
         format!("another stdiod runs on {}; stop it, or give this one another data_dir", dir.display())
     })
-}
-
-/// The cgroups of this daemon carry it, so that two daemons on one host never sweep each other's.
-fn mark_of(dir: &Path) -> String {
-    let real = fs::canonicalize(dir).unwrap_or_else(|_| dir.to_path_buf());
-    let hash = Sha256::digest(real.as_os_str().as_encoded_bytes());
-    hash[..4].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Reads the admin token, or makes it at the first start. The store has only its hash.
@@ -161,8 +156,8 @@ fn random() -> Result<[u8; 32], String> {
 
 fn find_runtimes(config: &Config) -> BTreeMap<String, Runtime> {
     let mut found = BTreeMap::new();
-    for (name, provider) in &config.providers {
-        match probe::find(name, provider) {
+    for (name, _provider) in &config.providers {
+        match probe::find(name) {
             Ok(runtime) => _ = found.insert(name.clone(), runtime),
             Err(why) => log::warn!("provider {name} is not usable: {why}"),
         }

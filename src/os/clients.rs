@@ -11,7 +11,7 @@ use crate::ids::ConnId;
 use crate::limits::CONNECTIONS_MAX;
 use crate::os::client::{Client, Doing, Read1, Socket};
 use crate::os::token::Source;
-use crate::sandbox::image;
+use crate::sandbox::image::Images;
 use crate::wire::http_in::{Method, Step};
 use crate::wire::http_out::{self, Framing, Response};
 use crate::wire::sse;
@@ -19,13 +19,12 @@ use mio::{Interest, Registry};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::io::{self, Write};
-use std::path::PathBuf;
 
 pub struct Clients {
     map: HashMap<ConnId, Client>,
     minted: u64,
     /// Where images are, for the one question that is asked of the disk: is it there?
-    data_dir: PathBuf,
+    images: Images,
     scratch: Vec<u8>,
     /// Those with something to write, or to end, before the loop sleeps.
     touched: Vec<ConnId>,
@@ -36,11 +35,11 @@ pub struct Clients {
 }
 
 impl Clients {
-    pub fn new(data_dir: PathBuf) -> Clients {
+    pub fn new(images: Images) -> Clients {
         Clients {
             map: HashMap::new(),
             minted: 0,
-            data_dir,
+            images,
             scratch: vec![0; 64 * 1024],
             touched: Vec::new(),
             runnable: Vec::new(),
@@ -155,7 +154,7 @@ impl Clients {
         (client.keep_alive, client.http10) = (request.keep_alive && core.is_accepting(), request.http10);
         client.head_only = request.method == Method::Head;
         let response = match rest::interpret(&request, core.tokens(), &client.peer) {
-            Ok(Interpreted::Ask { who, ask }) => match missing_image(&ask, &self.data_dir) {
+            Ok(Interpreted::Ask { who, ask }) => match missing_image(&ask, &self.images) {
                 None => return core.handle(Input::Asked { conn: id, who, ask }, now),
                 Some(fault) => rest::refuse(&fault),
             },
@@ -305,12 +304,13 @@ impl Clients {
 }
 
 /// A registration must not be stored for an image that is not here. One look at the disk, at registration only.
-fn missing_image(ask: &Ask<'_>, data_dir: &std::path::Path) -> Option<Fault> {
+fn missing_image(ask: &Ask<'_>, images: &Images) -> Option<Fault> {
     let Ask::Register { definition, .. } = ask else { return None };
     let RootfsSource::Image(name) = &definition.source else { return None };
-    if image::exists(data_dir, name) {
-        return None;
-    }
-    let message = format!("image: {name} is not here; `stdiod image import PATH --name {name}` brings it");
-    Some(Fault::new(Code::ImageNotFound, message).with("field", "image"))
+    let why = match images.resolve(name) {
+        Ok(Some(_)) => return None,
+        Ok(None) => format!("{name} is not here; `stdiod image import PATH --name {name}` brings it"),
+        Err(e) => e.to_string(),
+    };
+    Some(Fault::new(Code::ImageNotFound, format!("image: {why}")).with("field", "image"))
 }

@@ -12,8 +12,9 @@ use crate::os::spawn;
 use crate::sandbox::cgroup::{CgroupFiles, Hierarchies};
 use crate::sandbox::discard;
 use crate::sandbox::plan::{LaunchPlan, Layout, Report, Runtime, RuntimeKind};
-use crate::sandbox::probe;
+use crate::sandbox::signal;
 use mio::Registry;
+use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -25,7 +26,7 @@ const DISCARDS_AT_ONCE: usize = 16;
 
 struct Hosted {
     container_id: String,
-    runtime: Runtime,
+    kind: RuntimeKind,
     pipes: Pipes,
     process: Process,
     /// None: this host has no cgroups that we know.
@@ -103,7 +104,7 @@ impl Instances {
         let plan = LaunchPlan {
             container_id: container_id.clone(),
             definition: definition.clone(),
-            runtime: runtime.clone(),
+            runtime,
             layout: self.layout.clone(),
             daemon_pid: std::process::id() as i32,
         };
@@ -111,7 +112,7 @@ impl Instances {
         self.children.add(pid, Role::Launcher(instance));
         let cgroup = self.cgroups.as_ref().map(|all| all.instance(&self.layout, &container_id));
         let process = Process::Launching { pid, report: Some(report) };
-        self.map.insert(instance, Hosted { container_id, runtime, pipes, process, cgroup, last_look: None });
+        self.map.insert(instance, Hosted { container_id, kind: plan.runtime.kind, pipes, process, cgroup, last_look: None });
         Ok(())
     }
 
@@ -131,37 +132,31 @@ impl Instances {
 
     pub fn signal(&mut self, instance: InstanceId, signal: StopSignal) {
         let Some(hosted) = self.map.get(&instance) else { return };
-        match (&hosted.process, signal, hosted.runtime.kind) {
-            (Process::Ended, _, _) | (Process::Launching { .. }, StopSignal::Term, _) => {}
+        let sent = match (&hosted.process, signal) {
+            (Process::Ended, _) | (Process::Launching { .. }, StopSignal::Term) => Ok(()),
             // Its end without a report is a launch that failed; the clean-up finds whatever it had begun.
-            (Process::Launching { pid, .. }, StopSignal::Kill, _) => send(*pid, Signal::SIGKILL),
-            (Process::Running { pid }, StopSignal::Kill, _) => send(*pid, Signal::SIGKILL),
-            (Process::Running { pid }, StopSignal::Term, RuntimeKind::Native) => send(*pid, Signal::SIGTERM),
-            // The sandbox itself would die of a SIGTERM; only the runtime can bring it to the process inside.
-            (Process::Running { .. }, StopSignal::Term, RuntimeKind::Gvisor) => {
-                let argv = probe::kill_argv(&hosted.runtime, &self.layout, &hosted.container_id, "TERM");
-                match spawn::foreign_child(&argv) {
-                    Ok(pid) => self.children.add(pid, Role::Messenger),
-                    Err(e) => log::warn!("instance={instance} cannot be told to stop: {e}"),
-                }
-            }
+            (Process::Launching { pid, .. }, StopSignal::Kill) => kill(Pid::from_raw(*pid), Signal::SIGKILL),
+            (Process::Running { pid }, signal) => signal::send(hosted.kind, *pid, signal),
+        };
+        // ESRCH: it has just ended, and the reaper will say so.
+        if let Err(e) = sent
+            && e != Errno::ESRCH
+        {
+            log::warn!("instance={instance} cannot be signalled: {e}");
         }
     }
 
     pub fn discard(&mut self, instance: InstanceId) {
         if let Some(hosted) = self.map.remove(&instance) {
-            self.discards.push_back(discard::args(&hosted.runtime, &self.layout, &hosted.container_id));
+            self.discards.push_back(discard::args(&self.layout, &hosted.container_id));
             self.start_discards();
         }
     }
 
     /// A server's volumes go only with the server, and only when that was asked for.
     pub fn remove_volumes(&mut self, name: &str) {
-        let path = self.layout.volumes_dir(name);
-        match spawn::foreign_child(&["rm".into(), "-rf".into(), "--".into(), path.into_os_string()]) {
-            Ok(pid) => self.children.add(pid, Role::Messenger),
-            Err(e) => log::error!("server={name} volumes are not removed: {e}"),
-        }
+        self.discards.push_back(discard::volumes_args(&self.layout, name));
+        self.start_discards();
     }
 
     fn start_discards(&mut self) {
@@ -225,7 +220,7 @@ impl Instances {
                 self.discarding -= 1;
                 self.start_discards();
             }
-            Role::Messenger | Role::Sweep | Role::InitDb | Role::Postgres => {}
+            Role::Sweep | Role::InitDb | Role::Postgres => {}
         }
     }
 
@@ -314,9 +309,4 @@ fn feed_lines(instance: InstanceId, hosted: &mut Hosted, bytes: &[u8], core: &mu
     while let Some(line) = hosted.pipes.lines.next_line() {
         core.handle(Input::LineRead { instance, line }, now);
     }
-}
-
-fn send(pid: i32, signal: Signal) {
-    // ESRCH: it has just ended, and the reaper will say so.
-    _ = kill(Pid::from_raw(pid), signal);
 }

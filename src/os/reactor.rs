@@ -154,7 +154,7 @@ impl Reactor {
                 Role::InitDb | Role::Postgres => {
                     self.database.child_ended(&role, cause, &mut self.instances.children, now);
                 }
-                Role::Launcher(_) | Role::Container(_) | Role::Discard | Role::Messenger => {
+                Role::Launcher(_) | Role::Container(_) | Role::Discard => {
                     self.instances.child_ended(&role, cause, &mut self.core, now);
                 }
             }

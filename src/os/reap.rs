@@ -13,10 +13,8 @@ use std::collections::HashMap;
 pub enum Role {
     Launcher(InstanceId),
     Container(InstanceId),
-    /// Removes what is left of an instance.
+    /// Removes what is left of an instance, or a server's volumes.
     Discard,
-    /// Brings a signal to a sandbox that only its runtime can reach.
-    Messenger,
     Sweep,
     InitDb,
     Postgres,

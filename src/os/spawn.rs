@@ -37,13 +37,6 @@ pub fn own_child(args: &[OsString]) -> io::Result<i32> {
     Ok(command.spawn()?.id() as i32)
 }
 
-/// Another program, quietly.
-pub fn foreign_child(argv: &[OsString]) -> io::Result<i32> {
-    let mut command = Command::new(&argv[0]);
-    command.args(&argv[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
-    Ok(command.spawn()?.id() as i32)
-}
-
 fn this_binary() -> Command {
     let mut command = Command::new("/proc/self/exe");
     // A terminal's Ctrl-C is for the daemon, which then ends its children in order.

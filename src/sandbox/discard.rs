@@ -1,0 +1,91 @@
+//! The end of one instance: its processes, cgroup, bundle and the runtime's record of it. Needs no runtime: processes
+//! are all in the instance's cgroup, records all in directories of ours, mounts gone with the processes; so it works
+//! as well for a container that is half made, or whose runtime is no longer installed. Doing it twice is harmless.
+
+use crate::limits::DISCARD_TIMEOUT;
+use crate::sandbox::cgroup::Hierarchies;
+use crate::sandbox::plan::{Layout, is_container_id};
+use crate::sandbox::rootfs;
+use crate::sandbox::within::remove_tree;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+pub const SUBCOMMAND: &str = "sandbox-discard";
+pub const SUBCOMMAND_VOLUMES: &str = "sandbox-remove-volumes";
+
+/// For `/proc/self/exe`.
+pub fn args(layout: &Layout, container_id: &str) -> Vec<OsString> {
+    vec![SUBCOMMAND.into(), layout.data_dir.clone().into(), layout.mark.clone().into(), container_id.into()]
+}
+
+pub fn volumes_args(layout: &Layout, server_name: &str) -> Vec<OsString> {
+    vec![SUBCOMMAND_VOLUMES.into(), layout.data_dir.clone().into(), layout.mark.clone().into(), server_name.into()]
+}
+
+pub fn main(args: &[OsString]) -> i32 {
+    child_main(args, SUBCOMMAND, |layout, id| {
+        if is_container_id(id) { discard(layout, id) } else { Err(io::Error::other("no container id")) }
+    })
+}
+
+pub fn volumes_main(args: &[OsString]) -> i32 {
+    child_main(args, SUBCOMMAND_VOLUMES, |layout, name| {
+        if is_container_id(name) { rootfs::remove_volumes(layout, name) } else { Err(io::Error::other("no server name")) }
+    })
+}
+
+fn child_main(args: &[OsString], name: &str, act: impl Fn(&Layout, &str) -> io::Result<()>) -> i32 {
+    let [data_dir, mark, what] = args else {
+        eprintln!("stdiod {name}: started by the daemon, not by hand");
+        return 2;
+    };
+    let (Some(mark), Some(what)) = (mark.to_str(), what.to_str()) else { return 2 };
+    let layout = Layout { data_dir: PathBuf::from(data_dir), mark: mark.to_owned() };
+    match act(&layout, what) {
+        Ok(()) => 0,
+        Err(e) => {
+            eprintln!("stdiod {name} {what}: {e}");
+            1
+        }
+    }
+}
+
+/// Everything is tried, whatever fails; the first failure is told.
+pub fn discard(layout: &Layout, container_id: &str) -> io::Result<()> {
+    let ended = match Hierarchies::of_this_host() {
+        Some(cgroups) => cgroups.instance(layout, container_id).kill_and_remove(DISCARD_TIMEOUT),
+        None => Ok(()),
+    };
+    let records = remove_records(&layout.run_dir(), container_id);
+    let bundle = remove_tree(&layout.bundle(container_id));
+    ended.and(records).and(bundle)
+}
+
+/// What runtimes keep under their `--root`: crun, runc and youki a directory per container, runsc three files.
+fn remove_records(run_dir: &Path, id: &str) -> io::Result<()> {
+    let of_container = [
+        id.to_owned(),
+        format!("{id}_sandbox:{id}.state"),
+        format!("{id}_sandbox:{id}.lock"),
+        format!("runsc-{id}.sock"),
+    ];
+    for root in runtime_roots(run_dir)? {
+        for name in &of_container {
+            remove_tree(&root.join(name))?;
+        }
+    }
+    Ok(())
+}
+
+/// One directory per provider, beside the bundles.
+fn runtime_roots(run_dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let list = match fs::read_dir(run_dir) {
+        Ok(list) => list,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(e),
+    };
+    let entries: io::Result<Vec<PathBuf>> = list.map(|entry| Ok(entry?.path())).collect();
+    Ok(entries?.into_iter().filter(|p| p.is_dir() && p.file_name() != Some(OsStr::new("bundles"))).collect())
+}

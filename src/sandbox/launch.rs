@@ -1,0 +1,221 @@
+//! The launcher: a child of the daemon that turns a `LaunchPlan` into a running container, says one `Report`, and
+//! exits. It holds the container's stdio as its own and hands it down. It dies with the daemon, and the runtime with
+//! it, but never the container; what it has made so far is then cleared by `discard` or `sweep`.
+
+use crate::core::contract::{LaunchFault, LaunchFaultKind};
+use crate::core::definition::Source;
+use crate::limits::LAUNCH_MESSAGE_MAX;
+use crate::sandbox::cgroup::{Hierarchies, Mode as CgroupMode};
+use crate::sandbox::image::{Images, StoredImage};
+use crate::sandbox::plan::{LaunchPlan, Report, RuntimeKind, fault, is_container_id};
+use crate::sandbox::rootfs::{self, PrivateMounts};
+use crate::sandbox::spec::{self, Setting};
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::unistd::getppid;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitStatus};
+
+pub const SUBCOMMAND: &str = "sandbox-launch";
+
+/// The command that runs a launcher for this plan, stdio still to be set: give it the container's. `report` is the
+/// write end of the report pipe, and closed here when the command is dropped.
+pub fn command(plan: &LaunchPlan, report: OwnedFd) -> io::Result<Command> {
+    let mut memory = File::from(memfd_create(c"stdiod-plan", MFdFlags::MFD_CLOEXEC)?);
+    serde_json::to_writer(&mut memory, plan)?;
+    let fds = [OwnedFd::from(memory), report];
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("stdiod").arg(SUBCOMMAND).args(fds.iter().map(|fd| fd.as_raw_fd().to_string()));
+    // Cleared in the child alone: in the daemon another thread may fork at any moment.
+    // SAFETY: fcntl is async-signal-safe, and nothing is allocated.
+    unsafe {
+        command.pre_exec(move || {
+            for fd in &fds {
+                fcntl(fd, FcntlArg::F_SETFD(FdFlag::empty()))?;
+            }
+            Ok(())
+        });
+    }
+    Ok(command)
+}
+
+/// `args`: the two descriptors, as `command` gives them.
+pub fn main(args: &[OsString]) -> i32 {
+    let fds: Vec<RawFd> = args.iter().filter_map(|a| a.to_str()?.parse().ok()).collect();
+    let [plan_fd, report_fd] = fds[..] else {
+        eprintln!("stdiod {SUBCOMMAND}: started by the daemon, not by hand");
+        return 2;
+    };
+    // Before anything else can fork: the container must inherit neither.
+    for fd in [plan_fd, report_fd] {
+        // SAFETY: only borrowed for this call; a number that is no descriptor gives EBADF.
+        let set = fcntl(unsafe { BorrowedFd::borrow_raw(fd) }, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC));
+        if fd < 3 || set.is_err() {
+            eprintln!("stdiod {SUBCOMMAND}: {fd} is not a descriptor of the daemon");
+            return 2;
+        }
+    }
+    // SAFETY: the daemon gave both to us, and nobody else in this process knows them.
+    let (plan, mut report) = unsafe { (File::from_raw_fd(plan_fd), File::from_raw_fd(report_fd)) };
+    let said = match read_plan(plan).and_then(|plan| launch(&plan)) {
+        Ok(pid) => Report::Started { pid },
+        Err(mut fault) => {
+            cut(&mut fault.message);
+            Report::Failed(fault)
+        }
+    };
+    let text = serde_json::to_vec(&said).expect("a report is plain data");
+    let written = report.write_all(&text);
+    match (said, written) {
+        (Report::Started { .. }, Ok(())) => 0,
+        (Report::Started { .. } | Report::Failed(_), _) => 1,
+    }
+}
+
+fn read_plan(mut file: File) -> Result<LaunchPlan, LaunchFault> {
+    let internal = |e: &dyn std::fmt::Display| fault(LaunchFaultKind::Internal, "reading the plan", e);
+    let mut text = Vec::new();
+    file.rewind().and_then(|()| file.read_to_end(&mut text)).map_err(|e| internal(&e))?;
+    let plan: LaunchPlan = serde_json::from_slice(&text).map_err(|e| internal(&e))?;
+    if !is_container_id(&plan.container_id) {
+        return Err(internal(&format!("{:?} is no container id", plan.container_id)));
+    }
+    Ok(plan)
+}
+
+fn launch(plan: &LaunchPlan) -> Result<i32, LaunchFault> {
+    let LaunchPlan { container_id, definition: def, runtime, layout, daemon_pid } = plan;
+    die_with_parent(*daemon_pid)
+        .map_err(|e| fault(LaunchFaultKind::Internal, "tying the launcher to the daemon", e))?;
+    let bundle = layout.bundle(container_id);
+    make_private_dir(&layout.runtime_root(&runtime.provider), Existing::Kept)?;
+    make_private_dir(&layout.bundles_dir(), Existing::Kept)?;
+    make_private_dir(&bundle, Existing::Refused)?;
+
+    let mounts = PrivateMounts::enter().map_err(|e| rootfs_fault("entering a private mount namespace", e))?;
+    let cgroups = Hierarchies::of_this_host()
+        .ok_or_else(|| fault(LaunchFaultKind::ProviderUnusable, "limits", "no cgroup hierarchy is mounted"))?;
+    let prepared =
+        cgroups.prepare(layout).map_err(|e| fault(LaunchFaultKind::ProviderUnusable, "preparing the cgroup", e))?;
+    cover_unified(&mounts, &cgroups, runtime.kind)?;
+
+    let root = bundle.join("rootfs");
+    make_private_dir(&root, Existing::Refused)?;
+    let image = mount_root(&mounts, plan, &bundle, &root)?;
+    let account = rootfs::furnish(&root, def, image.as_ref())?;
+    let volumes = rootfs::volumes(layout, def, &account)?;
+
+    let cgroup = layout.cgroup(container_id);
+    let setting = Setting {
+        account: &account,
+        rootfs: &root,
+        cgroup: &cgroup,
+        volumes: &volumes,
+        cgroup_counts_swap: prepared.counts_swap,
+    };
+    let spec = spec::config(def, image.as_ref().map(|i| &i.config), runtime, &setting)?;
+    spec.save(bundle.join("config.json")).map_err(|e| fault(LaunchFaultKind::Internal, "writing config.json", e))?;
+    run(plan, &bundle)
+}
+
+fn mount_root(
+    mounts: &PrivateMounts,
+    plan: &LaunchPlan,
+    bundle: &Path,
+    root: &Path,
+) -> Result<Option<StoredImage>, LaunchFault> {
+    match &plan.definition.source {
+        Source::HostRootfs => mounts.host(root).map(|()| None),
+        Source::Image(name) => {
+            let images = Images::of(&plan.layout);
+            let image = images.claim(name, bundle)?;
+            let writable = bundle.join("layer");
+            make_private_dir(&writable, Existing::Refused)?;
+            mounts.image(root, &writable, &images.layer_dirs(&image))?;
+            Ok(Some(image))
+        }
+    }
+}
+
+/// crun refuses hosts that have both versions mounted. Here it is shown only the one with the controllers.
+fn cover_unified(mounts: &PrivateMounts, cgroups: &Hierarchies, kind: RuntimeKind) -> Result<(), LaunchFault> {
+    match (kind, cgroups.mode(), &cgroups.v2) {
+        (RuntimeKind::Native, CgroupMode::Hybrid, Some(v2)) => {
+            mounts.cover(v2).map_err(|e| rootfs_fault(&format!("covering {}", v2.display()), e))
+        }
+        (RuntimeKind::Native | RuntimeKind::Gvisor, _, _) => Ok(()),
+    }
+}
+
+/// Runs the runtime to its end. It exits when the container runs; the container is then an orphan and goes to the
+/// nearest subreaper above, the daemon.
+fn run(plan: &LaunchPlan, bundle: &Path) -> Result<i32, LaunchFault> {
+    let LaunchPlan { container_id, runtime, layout, .. } = plan;
+    let (log, pid_file) = (bundle.join("runtime.log"), bundle.join("pid"));
+    let mut command = Command::new(&runtime.binary);
+    command.arg("--root").arg(layout.runtime_root(&runtime.provider));
+    command.arg("--log").arg(&log).args(["--log-format", "json"]).args(&runtime.args);
+    command.args(["run", "--detach", "--bundle"]).arg(bundle).arg("--pid-file").arg(&pid_file).arg(container_id);
+    command.current_dir("/").env_clear().env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+    let launcher = std::process::id() as i32;
+    // SAFETY: prctl and getppid are async-signal-safe, and nothing is allocated.
+    unsafe { command.pre_exec(move || die_with_parent(launcher)) };
+    let status = command
+        .status()
+        .map_err(|e| fault(LaunchFaultKind::ProviderUnusable, &format!("starting {}", runtime.binary.display()), e))?;
+    if !status.success() {
+        return Err(fault(LaunchFaultKind::Runtime, &runtime.provider, complaint(&log, status)));
+    }
+    let text = fs::read_to_string(&pid_file).map_err(|e| fault(LaunchFaultKind::Runtime, "reading the pid file", e))?;
+    text.trim().parse().map_err(|e| fault(LaunchFaultKind::Runtime, "reading the pid file", e))
+}
+
+/// The kernel kills us when the parent's thread is gone. If that was before we asked, there is another parent now.
+fn die_with_parent(parent: i32) -> io::Result<()> {
+    // SAFETY: takes no pointers.
+    nix::errno::Errno::result(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
+    if getppid().as_raw() == parent { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ESRCH)) }
+}
+
+/// What the runtime says went wrong: the last error of its log.
+fn complaint(log: &Path, status: ExitStatus) -> String {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    let message = |line: &str| -> Option<String> {
+        let entry: serde_json::Value = serde_json::from_str(line).ok()?;
+        Some(entry.get("msg")?.as_str()?.trim().to_owned())
+    };
+    let last = text.lines().rev().find(|line| !line.trim().is_empty());
+    last.map(|line| message(line).unwrap_or_else(|| line.to_owned())).unwrap_or_else(|| format!("no reason, {status}"))
+}
+
+enum Existing {
+    Kept,
+    Refused,
+}
+
+fn make_private_dir(dir: &Path, existing: Existing) -> Result<(), LaunchFault> {
+    let kept = matches!(existing, Existing::Kept);
+    fs::DirBuilder::new()
+        .recursive(kept)
+        .mode(0o700)
+        .create(dir)
+        .map_err(|e| fault(LaunchFaultKind::Internal, &format!("making {}", dir.display()), e))
+}
+
+fn cut(message: &mut String) {
+    if message.len() > LAUNCH_MESSAGE_MAX {
+        let end = (0..=LAUNCH_MESSAGE_MAX).rev().find(|at| message.is_char_boundary(*at)).unwrap_or(0);
+        message.truncate(end);
+        message.push('…');
+    }
+}
+
+fn rootfs_fault(doing: &str, cause: impl std::fmt::Display) -> LaunchFault {
+    fault(LaunchFaultKind::Rootfs, doing, cause)
+}

@@ -1,9 +1,33 @@
+//! What a container is: spec, image, rootfs, limits, and its launch and end. Whatever blocks here runs in children of
+//! the daemon, which are the daemon's own binary under another name (`child`); the loop only reads `plan` and `cgroup`.
+
+pub mod account;
 pub mod cgroup;
 pub mod discard;
 pub mod image;
+pub mod import;
 pub mod launch;
 pub mod plan;
 pub mod probe;
 pub mod rootfs;
+pub mod signal;
 pub mod spec;
 pub mod sweep;
+pub mod unpack;
+pub mod within;
+
+use std::ffi::OsString;
+
+/// If the arguments (without the program's name) are those of a child, lives its life and gives its exit code. To be
+/// asked before anything else in `main`: these are no commands of a user.
+pub fn child(args: &[OsString]) -> Option<i32> {
+    let (name, rest) = args.split_first()?;
+    match name.to_str()? {
+        launch::SUBCOMMAND => Some(launch::main(rest)),
+        discard::SUBCOMMAND => Some(discard::main(rest)),
+        discard::SUBCOMMAND_VOLUMES => Some(discard::volumes_main(rest)),
+        sweep::SUBCOMMAND => Some(sweep::main(rest)),
+        probe::SUBCOMMAND => Some(probe::main(rest)),
+        _ => None,
+    }
+}

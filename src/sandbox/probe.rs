@@ -1,0 +1,206 @@
+//! Can a provider be used on this host? Finds its runtime, and finds out by running a trivial container through the
+//! same launcher as every other, with a time limit: some platforms hang instead of failing.
+
+use crate::core::definition::{
+    CrashLoop, Definition, Framing, Health, ResourceLimits, RestartPolicy, Source,
+};
+use crate::limits::{PROBE_TIMEOUT, QUEUE_DEFAULT, REPORT_MAX};
+use crate::sandbox::discard::discard;
+use crate::sandbox::launch;
+use crate::sandbox::plan::{LaunchPlan, Layout, Report, Runtime, RuntimeKind};
+use nix::fcntl::OFlag;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{Pid, pipe2};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+pub const SUBCOMMAND: &str = "sandbox-probe";
+
+/// Where runtimes are if `PATH` does not say so: a daemon's `PATH` is often short.
+const USUAL_DIRS: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+
+/// The runtime of a provider, if it is installed.
+pub fn find(provider: &str) -> Result<Runtime, String> {
+    let (program, kind) = match provider {
+        "gvisor" => ("runsc", RuntimeKind::Gvisor),
+        other => (other, RuntimeKind::Native),
+    };
+    let binary = which(program).ok_or_else(|| format!("{program} is not installed"))?;
+    Ok(Runtime { provider: provider.to_owned(), kind, binary, args: flags(program) })
+}
+
+fn flags(program: &str) -> Vec<String> {
+    let flags: &[&str] = match program {
+        "runsc" => &[
+            // Needs no /dev/kvm, which hangs on some hosts that have it, and is much faster than ptrace.
+            "--platform=systrap",
+            // Loopback inside the sandbox only: no host interface, no host sockets.
+            "--network=none",
+            "--host-uds=none",
+            "--host-fifo=none",
+            // Our own root is read-only or has a writable layer already; a second one in memory would count twice,
+            // and one in a file (the default) would be left behind by a sandbox that is killed.
+            "--overlay2=none",
+            // The sandbox opens files itself, by descriptors it was given, instead of asking its gofer for each: what
+            // node and python do at start is mostly that.
+            "--directfs=true",
+            // A quota of half a core on a host of 64: two virtual CPUs instead of 64, and as many fewer threads.
+            "--cpu-num-from-quota",
+        ],
+        // The limits are ours; a systemd that may not run is not asked.
+        "crun" => &["--cgroup-manager=cgroupfs"],
+        _ => &[],
+    };
+    flags.iter().map(|f| (*f).to_owned()).collect()
+}
+
+fn which(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let executable = |file: &PathBuf| {
+        std::fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+    };
+    let dirs = std::env::split_paths(&path).chain(USUAL_DIRS.map(PathBuf::from));
+    dirs.filter(|dir| dir.is_absolute()).map(|dir| dir.join(program)).find(executable)
+}
+
+/// For `/proc/self/exe`: `try_run` in a process of its own. Exit code 0, or 1 and the reason on stdout.
+pub fn args(runtime: &Runtime, layout: &Layout) -> Vec<OsString> {
+    let runtime = serde_json::to_string(runtime).expect("a runtime is plain data");
+    vec![SUBCOMMAND.into(), layout.data_dir.clone().into(), layout.mark.clone().into(), runtime.into()]
+}
+
+pub fn main(args: &[OsString]) -> i32 {
+    let [data_dir, mark, runtime] = args else {
+        eprintln!("stdiod {SUBCOMMAND}: started by the daemon, not by hand");
+        return 2;
+    };
+    let runtime = runtime.to_str().and_then(|text| serde_json::from_str::<Runtime>(text).ok());
+    let (Some(mark), Some(runtime)) = (mark.to_str(), runtime) else { return 2 };
+    match try_run(&runtime, &Layout { data_dir: PathBuf::from(data_dir), mark: mark.to_owned() }) {
+        Ok(()) => 0,
+        Err(reason) => {
+            println!("{reason}");
+            1
+        }
+    }
+}
+
+/// Runs a container that echoes one line. Makes the calling process a subreaper and waits for children of it: to be
+/// called in a process that has no others.
+pub fn try_run(runtime: &Runtime, layout: &Layout) -> Result<(), String> {
+    // SAFETY: takes no pointers.
+    unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
+    let id = format!("probe-{}", std::process::id());
+    let tried = echo(runtime, layout, &id);
+    let cleared = discard(layout, &id).map_err(|e| format!("it cannot be cleared away: {e}"));
+    while waitpid(None, Some(WaitPidFlag::WNOHANG)).is_ok_and(|s| s != WaitStatus::StillAlive) {}
+    tried.and(cleared)
+}
+
+fn echo(runtime: &Runtime, layout: &Layout, id: &str) -> Result<(), String> {
+    let deadline = Instant::now() + PROBE_TIMEOUT;
+    let plan = LaunchPlan {
+        container_id: id.to_owned(),
+        definition: trivial(&["/bin/sh", "-c", "read line; echo \"$line\""]),
+        runtime: runtime.clone(),
+        layout: layout.clone(),
+        daemon_pid: std::process::id() as i32,
+    };
+    let said = |e: &dyn std::fmt::Display| format!("starting the launcher: {e}");
+    let (report, report_in) = pipe2(OFlag::O_CLOEXEC).map_err(|e| said(&e))?;
+    let mut launcher = launch::command(&plan, report_in).map_err(|e| said(&e))?;
+    launcher.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = launcher.spawn().map_err(|e| said(&e))?;
+    // Our copy of the report's write end goes with it: otherwise the pipe would never end.
+    drop(launcher);
+    let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+    let report = read_all(report);
+    let left = || deadline.saturating_duration_since(Instant::now());
+    let Some(text) = receive(&report, left()) else {
+        let _ = child.kill();
+        let _ = child.wait();
+        return Err(format!("a trivial container did not start within {} s", PROBE_TIMEOUT.as_secs()));
+    };
+    let _ = child.wait();
+    let pid = match serde_json::from_slice(&text) {
+        Ok(Report::Started { pid }) => pid,
+        Ok(Report::Failed(fault)) => return Err(fault.message),
+        Err(_) => return Err("the launcher died without a word".to_owned()),
+    };
+    let sent = stdin.map(|mut stdin| stdin.write_all(b"alive\n"));
+    let answer = stdout.map(|stdout| read_all(stdout.into())).and_then(|out| receive(&out, left()));
+    match (sent, answer.as_deref(), exit_code(pid, deadline)) {
+        (Some(Ok(())), Some(b"alive\n"), Some(0)) => Ok(()),
+        (_, Some(b"alive\n"), code) => Err(format!("a trivial container exited with {code:?} instead of 0")),
+        (_, _, _) => Err("a trivial container started, but did not answer".to_owned()),
+    }
+}
+
+/// In a thread, so that the wait for it can have an end.
+fn read_all(from: OwnedFd) -> Receiver<Vec<u8>> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        let mut text = Vec::new();
+        let _ = File::from(from).take(REPORT_MAX as u64).read_to_end(&mut text);
+        let _ = sender.send(text);
+    });
+    receiver
+}
+
+fn receive(from: &Receiver<Vec<u8>>, limit: Duration) -> Option<Vec<u8>> {
+    from.recv_timeout(limit).ok()
+}
+
+fn exit_code(pid: i32, deadline: Instant) -> Option<i32> {
+    let pid = Pid::from_raw(pid);
+    loop {
+        match waitpid(pid, Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::Exited(_, code)) => return Some(code),
+            Ok(WaitStatus::StillAlive) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            Ok(WaitStatus::StillAlive) => {
+                let _ = kill(pid, Signal::SIGKILL);
+                return None;
+            }
+            Ok(_) | Err(_) => return None,
+        }
+    }
+}
+
+/// The least that can be run: a command in the host's view, with the default limits.
+pub fn trivial(cmd: &[&str]) -> Definition {
+    Definition {
+        name: "probe".to_owned(),
+        source: Source::HostRootfs,
+        cmd: cmd.iter().map(|arg| (*arg).to_owned()).collect(),
+        stdio_bridge: true,
+        restart_policy: RestartPolicy::Never,
+        environment: BTreeMap::new(),
+        volumes: Vec::new(),
+        resource_limits: ResourceLimits::default(),
+        provider: None,
+        ports: Vec::new(),
+        network: None,
+        user: None,
+        workdir: None,
+        files: BTreeMap::new(),
+        max_in_flight: 1,
+        queue_max: QUEUE_DEFAULT,
+        shared: true,
+        framing: Framing::Auto,
+        request_timeout_ms: PROBE_TIMEOUT.as_millis() as u64,
+        startup_timeout_ms: PROBE_TIMEOUT.as_millis() as u64,
+        health: Health::default(),
+        crash_loop: CrashLoop::default(),
+    }
+}

@@ -1,0 +1,320 @@
+//! config.json: one definition on one runtime, built from the hardened `bundles/base.json`. PURE: what exists on the
+//! host is told in a `Setting`. Only ever takes rights away from the base or adds what the definition asks for.
+
+use crate::core::contract::{LaunchFault, LaunchFaultKind};
+use crate::core::definition::{Definition, Source};
+use crate::sandbox::account::Account;
+use crate::sandbox::plan::{Runtime, RuntimeKind, fault};
+use oci_spec::image::Config as ImageConfig;
+use oci_spec::runtime::{
+    Arch, LinuxCpuBuilder, LinuxMemoryBuilder, LinuxNamespaceBuilder, LinuxNamespaceType, LinuxPidsBuilder,
+    LinuxSeccomp, Mount, MountBuilder, RootBuilder, Spec, UserBuilder,
+};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+const BASE: &str = include_str!("../../bundles/base.json");
+const SECCOMP: &str = include_str!("../../bundles/seccomp.json");
+
+const PATH_DEFAULT: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// The period of the cpu quota, the kernel's own default.
+const CPU_PERIOD_US: u64 = 100_000;
+/// The kernel takes no smaller quota.
+const CPU_QUOTA_MIN_US: i64 = 1_000;
+/// runsc's cgroup holds the threads of its own kernel and one or more host threads per thread inside, and a sandbox
+/// that hits the limit dies. Its own limits hold inside; this one only protects the host.
+const GVISOR_PIDS_SPARE: i64 = 512;
+
+/// What a spec needs to know of the world.
+pub struct Setting<'a> {
+    pub account: &'a Account,
+    pub rootfs: &'a Path,
+    pub cgroup: &'a Path,
+    /// Destination in the container, directory on the host.
+    pub volumes: &'a [(PathBuf, PathBuf)],
+    pub cgroup_counts_swap: bool,
+}
+
+pub fn config(
+    def: &Definition,
+    image: Option<&ImageConfig>,
+    runtime: &Runtime,
+    setting: &Setting<'_>,
+) -> Result<Spec, LaunchFault> {
+    let mut spec: Spec = serde_json::from_str(BASE).expect("bundles/base.json is a valid spec");
+    spec.set_hostname(Some(def.name.clone()));
+    set_root(&mut spec, def, setting)?;
+    set_process(&mut spec, def, image, setting.account)?;
+    set_mounts(&mut spec, def, setting)?;
+    set_linux(&mut spec, def, runtime, setting)?;
+    Ok(spec)
+}
+
+/// The command line: the definition's `cmd` takes the place of the image's CMD, never of its ENTRYPOINT.
+pub fn command(def: &Definition, image: Option<&ImageConfig>) -> Result<Vec<String>, LaunchFault> {
+    let of_image = |part: fn(&ImageConfig) -> &Option<Vec<String>>| image.and_then(|i| part(i).clone());
+    let mut args = of_image(ImageConfig::entrypoint).unwrap_or_default();
+    if def.cmd.is_empty() {
+        args.extend(of_image(ImageConfig::cmd).unwrap_or_default());
+    } else {
+        args.extend(def.cmd.iter().cloned());
+    }
+    if args.is_empty() {
+        return Err(LaunchFault {
+            kind: LaunchFaultKind::Rootfs,
+            message: "no command: neither the definition nor the image has one".into(),
+        });
+    }
+    Ok(args)
+}
+
+/// Where the process starts; always absolute.
+pub fn workdir(def: &Definition, image: Option<&ImageConfig>) -> PathBuf {
+    let of_image = image.and_then(|i| i.working_dir().as_deref()).filter(|dir| !dir.is_empty());
+    Path::new("/").join(def.workdir.as_deref().or(of_image).unwrap_or("/"))
+}
+
+/// The user that is asked for, in the definition or in the image.
+pub fn user<'a>(def: &'a Definition, image: Option<&'a ImageConfig>) -> Option<&'a str> {
+    def.user.as_deref().or_else(|| image.and_then(|i| i.user().as_deref()))
+}
+
+fn environment(def: &Definition, image: Option<&ImageConfig>, account: &Account) -> Vec<String> {
+    let mut vars = BTreeMap::new();
+    vars.insert("PATH".to_owned(), PATH_DEFAULT.to_owned());
+    vars.insert("HOME".to_owned(), account.home.clone().unwrap_or_else(|| "/".to_owned()));
+    let of_image = image.and_then(|i| i.env().as_deref()).unwrap_or_default();
+    for (name, value) in of_image.iter().filter_map(|var| var.split_once('=')) {
+        vars.insert(name.to_owned(), value.to_owned());
+    }
+    vars.extend(def.environment.clone());
+    vars.into_iter().map(|(name, value)| format!("{name}={value}")).collect()
+}
+
+fn set_root(spec: &mut Spec, def: &Definition, setting: &Setting<'_>) -> Result<(), LaunchFault> {
+    // An image has a writable layer of its own, gone with the instance; the host's view has nothing to write to.
+    let readonly = match def.source {
+        Source::HostRootfs => true,
+        Source::Image(_) => false,
+    };
+    spec.set_root(Some(RootBuilder::default().path(setting.rootfs).readonly(readonly).build().map_err(invalid)?));
+    Ok(())
+}
+
+fn set_process(
+    spec: &mut Spec,
+    def: &Definition,
+    image: Option<&ImageConfig>,
+    account: &Account,
+) -> Result<(), LaunchFault> {
+    let process = spec.process_mut().as_mut().expect("the base has a process");
+    process.set_args(Some(command(def, image)?));
+    process.set_env(Some(environment(def, image, account)));
+    process.set_cwd(workdir(def, image));
+    let mut user = UserBuilder::default().uid(account.uid).gid(account.gid);
+    if !account.groups.is_empty() {
+        user = user.additional_gids(account.groups.clone());
+    }
+    process.set_user(user.build().map_err(invalid)?);
+    Ok(())
+}
+
+fn set_mounts(spec: &mut Spec, def: &Definition, setting: &Setting<'_>) -> Result<(), LaunchFault> {
+    let mounts = spec.mounts_mut().as_mut().expect("the base has mounts");
+    // It lives in the instance's memory: half of it at most, so that a full /tmp is ENOSPC before it is an OOM.
+    let tmp_bytes = def.resource_limits.disk_bytes.min(def.resource_limits.memory_bytes / 2);
+    let size = format!("size={tmp_bytes}");
+    mounts.push(mount(Path::new("/tmp"), "tmpfs", Path::new("tmpfs"), &["nosuid", "nodev", "mode=1777", &size])?);
+    for (destination, source) in setting.volumes {
+        mounts.push(mount(destination, "bind", source, &["bind", "rw", "nosuid", "nodev"])?);
+    }
+    Ok(())
+}
+
+fn mount(destination: &Path, typ: &str, source: &Path, options: &[&str]) -> Result<Mount, LaunchFault> {
+    let options: Vec<String> = options.iter().map(|o| (*o).to_owned()).collect();
+    MountBuilder::default().destination(destination).typ(typ).source(source).options(options).build().map_err(invalid)
+}
+
+fn set_linux(
+    spec: &mut Spec,
+    def: &Definition,
+    runtime: &Runtime,
+    setting: &Setting<'_>,
+) -> Result<(), LaunchFault> {
+    let limits = &def.resource_limits;
+    let linux = spec.linux_mut().as_mut().expect("the base has a linux part");
+    linux.set_cgroups_path(Some(setting.cgroup.to_owned()));
+
+    let bytes = i64::try_from(limits.memory_bytes).unwrap_or(i64::MAX);
+    let mut memory = LinuxMemoryBuilder::default().limit(bytes);
+    if setting.cgroup_counts_swap {
+        // Memory and swap together: no swap at all.
+        memory = memory.swap(bytes);
+    }
+    let quota = (i64::from(limits.cpu_milli) * CPU_PERIOD_US as i64 / 1000).max(CPU_QUOTA_MIN_US);
+    let pids = match runtime.kind {
+        RuntimeKind::Native => i64::from(limits.pids),
+        RuntimeKind::Gvisor => i64::from(limits.pids) + GVISOR_PIDS_SPARE,
+    };
+    let resources = linux.resources_mut().as_mut().expect("the base has resources");
+    resources.set_memory(Some(memory.build().map_err(invalid)?));
+    resources.set_cpu(Some(LinuxCpuBuilder::default().quota(quota).period(CPU_PERIOD_US).build().map_err(invalid)?));
+    resources.set_pids(Some(LinuxPidsBuilder::default().limit(pids).build().map_err(invalid)?));
+
+    match runtime.kind {
+        // It brings its own kernel: no host syscall of the program is ever made, and cgroups are not shown inside.
+        RuntimeKind::Gvisor => {}
+        RuntimeKind::Native => {
+            let cgroup = LinuxNamespaceBuilder::default().typ(LinuxNamespaceType::Cgroup).build().map_err(invalid)?;
+            linux.namespaces_mut().as_mut().expect("the base has namespaces").push(cgroup);
+            linux.set_seccomp(Some(seccomp()));
+        }
+    }
+    Ok(())
+}
+
+fn seccomp() -> LinuxSeccomp {
+    let mut profile: LinuxSeccomp = serde_json::from_str(SECCOMP).expect("bundles/seccomp.json is a valid profile");
+    // Only the host's own 64-bit calls: what is not named here (32-bit, x32) is another table of the same calls.
+    profile.set_architectures(match std::env::consts::ARCH {
+        "x86_64" => Some(vec![Arch::ScmpArchX86_64]),
+        "aarch64" => Some(vec![Arch::ScmpArchAarch64]),
+        _ => None,
+    });
+    profile
+}
+
+fn invalid(error: impl std::fmt::Display) -> LaunchFault {
+    fault(LaunchFaultKind::Internal, "building the spec", error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sandbox::account;
+    use crate::sandbox::probe::trivial;
+    use oci_spec::image::ConfigBuilder;
+    use oci_spec::runtime::LinuxSeccompAction;
+    use serde_json::{Value, json};
+
+    fn definition() -> Definition {
+        Definition {
+            environment: BTreeMap::from([("KEY".into(), "value=1".into())]),
+            ..trivial(&["python3", "/app/s.py"])
+        }
+    }
+
+    fn built(def: &Definition, image: Option<&ImageConfig>, kind: RuntimeKind) -> Value {
+        let runtime = Runtime { provider: "x".into(), kind, binary: "/x".into(), args: vec![] };
+        let account = account::resolve(user(def, image), "node:x:1000:1001::/home/node:", "").unwrap();
+        let volumes = [(PathBuf::from("/data"), PathBuf::from("/host/data"))];
+        let setting = Setting {
+            account: &account,
+            rootfs: Path::new("/b/rootfs"),
+            cgroup: Path::new("/stdiod-m/i-1"),
+            volumes: &volumes,
+            cgroup_counts_swap: true,
+        };
+        serde_json::to_value(config(def, image, &runtime, &setting).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn nothing_is_granted_that_was_not_asked_for() {
+        for kind in [RuntimeKind::Native, RuntimeKind::Gvisor] {
+            let spec = built(&definition(), None, kind);
+            let process = &spec["process"];
+            assert_eq!(process["noNewPrivileges"], json!(true));
+            assert_eq!(process["terminal"], json!(false));
+            assert_eq!((&process["user"]["uid"], &process["user"]["gid"]), (&json!(65534), &json!(65534)));
+            for set in ["bounding", "effective", "inheritable", "permitted", "ambient"] {
+                assert!(process["capabilities"][set].as_array().is_none_or(Vec::is_empty), "{set}");
+            }
+            assert_eq!(spec["root"]["readonly"], json!(true));
+            let namespaces: Vec<_> = spec["linux"]["namespaces"].as_array().unwrap().iter().collect();
+            for typ in ["pid", "mount", "ipc", "uts", "network"] {
+                assert!(namespaces.iter().any(|n| n["type"] == typ && n.get("path").is_none()), "{typ}");
+            }
+            let hidden = spec["linux"]["maskedPaths"].as_array().unwrap();
+            assert!(hidden.contains(&json!("/proc/kcore")));
+            assert!(spec["linux"]["readonlyPaths"].as_array().unwrap().contains(&json!("/proc/sys")));
+            let env = process["env"].as_array().unwrap();
+            assert_eq!(env.len(), 3, "PATH, HOME and what was asked: {env:?}");
+            assert!(env.contains(&json!("KEY=value=1")));
+        }
+    }
+
+    #[test]
+    fn limits_are_written_as_the_kernel_counts_them() {
+        let resources = built(&definition(), None, RuntimeKind::Native)["linux"]["resources"].clone();
+        assert_eq!(resources["memory"], json!({ "limit": 512 << 20, "swap": 512 << 20 }));
+        assert_eq!(resources["cpu"], json!({ "quota": 50_000, "period": 100_000 }));
+        assert_eq!(resources["pids"]["limit"], json!(256));
+        let gvisor = built(&definition(), None, RuntimeKind::Gvisor);
+        assert_eq!(gvisor["linux"]["resources"]["pids"]["limit"], json!(768));
+        let mut tiny = definition();
+        tiny.resource_limits.cpu_milli = 1;
+        assert_eq!(built(&tiny, None, RuntimeKind::Native)["linux"]["resources"]["cpu"]["quota"], json!(1000));
+    }
+
+    #[test]
+    fn only_native_runtimes_get_the_seccomp_profile() {
+        assert!(built(&definition(), None, RuntimeKind::Gvisor)["linux"].get("seccomp").is_none());
+        let profile = seccomp();
+        assert_eq!(profile.default_action(), LinuxSeccompAction::ScmpActErrno);
+        let allowed = |name: &str| {
+            profile.syscalls().iter().flatten().any(|rule| {
+                rule.action() == LinuxSeccompAction::ScmpActAllow
+                    && rule.args().is_none()
+                    && rule.names().iter().any(|n| n == name)
+            })
+        };
+        for name in ["read", "execve", "futex", "epoll_pwait", "openat", "mmap", "statx", "getrandom", "rseq"] {
+            assert!(allowed(name), "{name}");
+        }
+        for name in [
+            "mount", "umount2", "pivot_root", "ptrace", "kexec_load", "bpf", "perf_event_open", "keyctl", "add_key",
+            "init_module", "reboot", "swapon", "setns", "unshare", "clone", "clone3", "open_by_handle_at",
+            "userfaultfd", "io_uring_setup", "process_vm_readv", "quotactl", "acct", "iopl",
+        ] {
+            assert!(!allowed(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn an_image_brings_its_command_environment_user_and_directory() {
+        let image = ConfigBuilder::default()
+            .entrypoint(vec!["/bin/run".to_owned()])
+            .cmd(vec!["default".to_owned()])
+            .env(vec!["PATH=/opt/bin".to_owned(), "KEY=image".to_owned(), "A=b".to_owned()])
+            .user("node")
+            .working_dir("/srv")
+            .build()
+            .unwrap();
+        let mut def = definition();
+        def.source = Source::Image("x".into());
+        def.cmd.clear();
+        let spec = built(&def, Some(&image), RuntimeKind::Native);
+        assert_eq!(spec["process"]["args"], json!(["/bin/run", "default"]));
+        assert_eq!(spec["process"]["cwd"], json!("/srv"));
+        assert_eq!(spec["process"]["user"]["uid"], json!(1000));
+        assert_eq!(
+            spec["process"]["env"],
+            json!(["A=b", "HOME=/home/node", "KEY=value=1", "PATH=/opt/bin"]),
+            "the definition's word is the last"
+        );
+        assert_eq!(spec["root"]["readonly"], json!(false));
+        def.cmd = vec!["other".into()];
+        assert_eq!(built(&def, Some(&image), RuntimeKind::Native)["process"]["args"], json!(["/bin/run", "other"]));
+        def.cmd.clear();
+        assert!(command(&def, None).is_err());
+    }
+
+    #[test]
+    fn volumes_are_bound_without_devices_or_setuid() {
+        let spec = built(&definition(), None, RuntimeKind::Gvisor);
+        let data = spec["mounts"].as_array().unwrap().iter().find(|m| m["destination"] == "/data").unwrap().clone();
+        assert_eq!(data["source"], json!("/host/data"));
+        assert_eq!(data["options"], json!(["bind", "rw", "nosuid", "nodev"]));
+    }
+}

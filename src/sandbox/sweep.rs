@@ -1,0 +1,42 @@
+//! The first child of every daemon: ends whatever an earlier one with the same data directory left behind. Goes by
+//! what is there (cgroups below the mark, everything in `run`), not by what anybody remembers, and needs no runtime.
+
+use crate::limits::DISCARD_TIMEOUT;
+use crate::sandbox::cgroup::Hierarchies;
+use crate::sandbox::plan::Layout;
+use crate::sandbox::within::remove_tree;
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+
+pub const SUBCOMMAND: &str = "sandbox-sweep";
+
+/// For `/proc/self/exe`.
+pub fn args(layout: &Layout) -> Vec<OsString> {
+    vec![SUBCOMMAND.into(), layout.data_dir.clone().into(), layout.mark.clone().into()]
+}
+
+pub fn main(args: &[OsString]) -> i32 {
+    let [data_dir, mark] = args else {
+        eprintln!("stdiod {SUBCOMMAND}: started by the daemon, not by hand");
+        return 2;
+    };
+    let Some(mark) = mark.to_str() else { return 2 };
+    match sweep(&Layout { data_dir: PathBuf::from(data_dir), mark: mark.to_owned() }) {
+        Ok(()) => 0,
+        Err(e) => {
+            eprintln!("stdiod {SUBCOMMAND}: {e}");
+            1
+        }
+    }
+}
+
+/// Only while no instance of this daemon runs, and no second daemon on the same directory.
+pub fn sweep(layout: &Layout) -> io::Result<()> {
+    // Processes first: what they hold open or mounted cannot be in the way afterwards.
+    let ended = match Hierarchies::of_this_host() {
+        Some(cgroups) => cgroups.parent(layout).kill_and_remove(DISCARD_TIMEOUT),
+        None => Ok(()),
+    };
+    ended.and(remove_tree(&layout.run_dir()))
+}

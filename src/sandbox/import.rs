@@ -1,0 +1,451 @@
+//! Images from disk into the store: OCI layouts, OCI archives and docker archives. Every blob is checked against the
+//! size and digest that vouch for it before it counts; nothing is visible in the store before all of it is there.
+
+use crate::limits::{
+    IMAGE_BYTES_MAX, IMAGE_ENTRIES_MAX, IMAGE_LAYERS_MAX, IMAGE_RATIO_FREE, IMAGE_RATIO_MAX, MANIFEST_MAX,
+};
+use crate::sandbox::image::{ImageError, Images, StoredImage, full_name};
+use crate::sandbox::unpack::{Allowance, Metered, unpack};
+use oci_spec::image::{Descriptor, ImageConfiguration, ImageIndex, ImageManifest, Os};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{self, BufReader, Cursor, Read, Seek, SeekFrom};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::{SystemTime, UNIX_EPOCH};
+use tar::EntryType;
+
+const TAG: &str = "org.opencontainers.image.ref.name";
+/// An index of indexes of indexes is nobody's image.
+const INDEX_DEPTH_MAX: u32 = 4;
+/// Links in an archive, one to the next.
+const LINKS_MAX: u32 = 4;
+
+impl Images {
+    /// Imports the image at `path` (a layout directory, `DIR:TAG`, or an archive) under `name`. `said` hears of each
+    /// layer that is unpacked.
+    pub fn import(&self, path: &str, name: &str, said: &mut dyn FnMut(&str)) -> Result<StoredImage, ImageError> {
+        let name = full_name(name)?;
+        let writing = self.write()?;
+        let (source, tag) = Source::open(path, &self.tmp())?;
+        let found = source.find(path, tag)?;
+        let mut allowance = Allowance::default();
+        for (at, layer) in found.layers.iter().enumerate() {
+            let home = self.layer(&layer.content);
+            if home.is_dir() {
+                said(&format!("layer {}/{} {} is there", at + 1, found.layers.len(), layer.content));
+                continue;
+            }
+            said(&format!("layer {}/{} {} unpacking", at + 1, found.layers.len(), layer.content));
+            self.add_layer(&source, layer, &home, &mut allowance)?;
+        }
+        let image = StoredImage {
+            name,
+            digest: found.digest,
+            layers: found.layers.iter().map(|l| l.content.clone()).collect(),
+            config: found.config.config().clone().unwrap_or_default(),
+            packed_bytes: found.layers.iter().map(|l| l.size).sum(),
+            imported_unix_ms: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64),
+        };
+        self.commit(&writing, &image)?;
+        // The name may have stood for another image before.
+        self.remove_unused(&writing)?;
+        Ok(image)
+    }
+
+    fn add_layer(
+        &self,
+        source: &Source,
+        layer: &Layer,
+        home: &Path,
+        allowance: &mut Allowance,
+    ) -> Result<(), ImageError> {
+        let io = |e| ImageError::io("unpacking a layer", e);
+        let new = self.tmp().join("layer");
+        fs::create_dir(&new).map_err(io)?;
+        let done = unpack_checked(source, layer, &new, allowance);
+        if let Err(error) = done {
+            // The next import would do it too; a bomb should not wait for that.
+            let _ = crate::sandbox::within::remove_tree(&new);
+            return Err(error);
+        }
+        let dir = File::open(&new).map_err(io)?;
+        // A layer that is known by its digest must be whole even after a power cut.
+        // SAFETY: the descriptor is open.
+        if unsafe { libc::syncfs(dir.as_raw_fd()) } != 0 {
+            return Err(io(io::Error::last_os_error()));
+        }
+        fs::rename(&new, home).map_err(io)
+    }
+}
+
+fn unpack_checked(source: &Source, layer: &Layer, dir: &Path, allowance: &mut Allowance) -> Result<(), ImageError> {
+    let (blob, size) = source.blob(&layer.blob)?;
+    if size != layer.size {
+        return Err(mismatch(&layer.blob, layer.size, size));
+    }
+    let unreadable = |e: io::Error| ImageError::Unreadable(e.to_string());
+    let mut packed = Metered::new(blob);
+    let most = size.saturating_mul(IMAGE_RATIO_MAX).saturating_add(IMAGE_RATIO_FREE).min(allowance.bytes);
+    let mut here = Allowance { bytes: most, entries: allowance.entries };
+    let mut plain = Metered::new(decompress(&mut packed).map_err(unreadable)?.take(most));
+    unpack(&mut plain, dir, &mut here)?;
+    let (_, content) = plain.finish().map_err(unreadable)?;
+    let (_, digest) = packed.finish().map_err(unreadable)?;
+    if let Some(expected) = &layer.digest
+        && *expected != digest
+    {
+        return Err(mismatch(&layer.blob, expected, digest));
+    }
+    if content != layer.content {
+        return Err(mismatch(&format!("the content of {}", layer.blob), &layer.content, content));
+    }
+    allowance.bytes -= most - here.bytes;
+    allowance.entries = here.entries;
+    Ok(())
+}
+
+/// By the first bytes: media types are often wrong, and the digests tell the truth in the end.
+fn decompress<'a>(mut from: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
+    let mut magic = Vec::new();
+    from.by_ref().take(4).read_to_end(&mut magic)?;
+    let whole = Cursor::new(magic.clone()).chain(from);
+    Ok(match magic[..] {
+        [0x1f, 0x8b, ..] => Box::new(flate2::read::MultiGzDecoder::new(BufReader::new(whole))),
+        [0x28, 0xb5, 0x2f, 0xfd] => Box::new(zstd::stream::read::Decoder::new(whole)?),
+        _ => Box::new(whole),
+    })
+}
+
+/// What an image is made of, before any of it is unpacked.
+struct Found {
+    digest: String,
+    config: ImageConfiguration,
+    layers: Vec<Layer>,
+}
+
+struct Layer {
+    /// Its name in the source.
+    blob: String,
+    size: u64,
+    /// Of the blob as it is packed; docker archives do not tell it.
+    digest: Option<String>,
+    /// Of the tar stream in it (the diff id).
+    content: String,
+}
+
+/// Named blobs: a directory, or the members of a tar file.
+enum Source {
+    Directory(PathBuf),
+    Archive { file: File, members: HashMap<String, Member> },
+}
+
+enum Member {
+    File { at: u64, size: u64 },
+    /// Old docker archives link layers that occur twice.
+    Link(String),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct DockerManifest {
+    config: String,
+    repo_tags: Option<Vec<String>>,
+    layers: Vec<String>,
+}
+
+impl Source {
+    /// `tmp`: where a packed archive is unpacked to be read.
+    fn open(path: &str, tmp: &Path) -> Result<(Source, Option<String>), ImageError> {
+        let (file, tag) = match path.rsplit_once(':') {
+            Some((dir, tag)) if !Path::new(path).exists() => (dir, Some(tag.to_owned())),
+            _ => (path, None),
+        };
+        let not_an_image = |e: io::Error| ImageError::NotAnImage { path: path.to_owned(), why: e.to_string() };
+        if fs::metadata(file).map_err(not_an_image)?.is_dir() {
+            return Ok((Source::Directory(PathBuf::from(file)), tag));
+        }
+        let file = File::open(file).and_then(|file| plain_archive(file, tmp)).map_err(not_an_image)?;
+        let members = members(&file).map_err(not_an_image)?;
+        Ok((Source::Archive { file, members }, tag))
+    }
+
+    fn has(&self, name: &str) -> bool {
+        match self {
+            Source::Directory(dir) => dir.join(name).is_file(),
+            Source::Archive { members, .. } => members.contains_key(name),
+        }
+    }
+
+    /// A blob and its size.
+    fn blob(&self, name: &str) -> Result<(Box<dyn Read + '_>, u64), ImageError> {
+        let missing = |e: io::Error| ImageError::Unreadable(format!("{name}: {e}"));
+        match self {
+            Source::Directory(dir) => {
+                let file = File::open(dir.join(name)).map_err(missing)?;
+                let size = file.metadata().map_err(missing)?.len();
+                Ok((Box::new(file), size))
+            }
+            Source::Archive { file, members } => {
+                let (at, size) = member(members, name).ok_or_else(|| missing(io::ErrorKind::NotFound.into()))?;
+                let mut file = file;
+                file.seek(SeekFrom::Start(at)).map_err(missing)?;
+                Ok((Box::new(file.take(size)), size))
+            }
+        }
+    }
+
+    fn document(&self, name: &str) -> Result<Vec<u8>, ImageError> {
+        let (blob, size) = self.blob(name)?;
+        if size > MANIFEST_MAX {
+            return Err(ImageError::TooLarge("bytes in a document"));
+        }
+        let mut text = Vec::new();
+        blob.take(MANIFEST_MAX).read_to_end(&mut text).map_err(|e| ImageError::Unreadable(format!("{name}: {e}")))?;
+        Ok(text)
+    }
+
+    /// The document that a descriptor vouches for.
+    fn described<T: DeserializeOwned>(&self, descriptor: &Descriptor) -> Result<T, ImageError> {
+        let name = blob_name(descriptor)?;
+        let text = self.document(&name)?;
+        if text.len() as u64 != descriptor.size() {
+            return Err(mismatch(&name, descriptor.size(), text.len()));
+        }
+        check_digest(&name, descriptor.digest().as_ref(), &text)?;
+        parse(&name, &text)
+    }
+
+    fn find(&self, path: &str, tag: Option<String>) -> Result<Found, ImageError> {
+        let why = |why: &str| ImageError::NotAnImage { path: path.to_owned(), why: why.to_owned() };
+        if self.has("index.json") && self.has("oci-layout") {
+            return self.find_oci(tag.as_deref()).map_err(|e| e.of(path));
+        }
+        if self.has("manifest.json") {
+            return self.find_docker(tag.as_deref()).map_err(|e| e.of(path));
+        }
+        Err(why("neither an OCI layout nor a docker archive"))
+    }
+
+    fn find_oci(&self, tag: Option<&str>) -> Result<Found, ImageError> {
+        let index: ImageIndex = parse("index.json", &self.document("index.json")?)?;
+        let mut descriptor = choose(index.manifests(), tag)?;
+        for _ in 0..INDEX_DEPTH_MAX {
+            let media_type = descriptor.media_type().to_string();
+            if !media_type.contains("image.index") && !media_type.contains("manifest.list") {
+                return self.find_manifest(&descriptor);
+            }
+            let inner: ImageIndex = self.described(&descriptor)?;
+            descriptor = choose(inner.manifests(), None)?;
+        }
+        Err(ImageError::Unreadable("its indexes are nested too deep".into()))
+    }
+
+    fn find_manifest(&self, descriptor: &Descriptor) -> Result<Found, ImageError> {
+        let manifest: ImageManifest = self.described(descriptor)?;
+        let config: ImageConfiguration = self.described(manifest.config())?;
+        let contents = contents(&config, manifest.layers().len())?;
+        let layers = manifest.layers().iter().zip(contents).map(|(layer, content)| {
+            Ok(Layer {
+                blob: blob_name(layer)?,
+                size: layer.size(),
+                digest: Some(layer.digest().to_string()),
+                content,
+            })
+        });
+        let layers = layers.collect::<Result<_, ImageError>>()?;
+        Ok(Found { digest: descriptor.digest().to_string(), config, layers })
+    }
+
+    fn find_docker(&self, tag: Option<&str>) -> Result<Found, ImageError> {
+        let list: Vec<DockerManifest> = parse("manifest.json", &self.document("manifest.json")?)?;
+        let tagged = |m: &DockerManifest| tag.is_none_or(|tag| m.repo_tags.iter().flatten().any(|t| has_tag(t, tag)));
+        let mut fitting = list.iter().filter(|m| tagged(m));
+        let (Some(manifest), None) = (fitting.next(), fitting.next()) else {
+            let tags: Vec<_> = list.iter().flat_map(|m| m.repo_tags.iter().flatten()).collect();
+            return Err(ImageError::Unreadable(format!("choose one of its images with PATH:TAG: {tags:?}")));
+        };
+        let text = self.document(&manifest.config)?;
+        let digest = Metered::new(&text[..]).finish().map(|(_, digest)| digest);
+        let digest = digest.map_err(|e| ImageError::Unreadable(e.to_string()))?;
+        // Its name is its digest, as a file or as a blob.
+        let named = Path::new(&manifest.config).file_stem().and_then(|s| s.to_str()).unwrap_or_default();
+        if is_sha256_hex(named) && digest != format!("sha256:{named}") {
+            return Err(mismatch(&manifest.config, named, digest));
+        }
+        let config: ImageConfiguration = parse(&manifest.config, &text)?;
+        let contents = contents(&config, manifest.layers.len())?;
+        let layers = manifest.layers.iter().zip(contents).map(|(blob, content)| {
+            let (_, size) = self.blob(blob)?;
+            Ok(Layer { blob: blob.clone(), size, digest: None, content })
+        });
+        let layers = layers.collect::<Result<_, ImageError>>()?;
+        Ok(Found { digest, config, layers })
+    }
+}
+
+impl ImageError {
+    fn of(self, path: &str) -> ImageError {
+        match self {
+            ImageError::Unreadable(why) => ImageError::NotAnImage { path: path.to_owned(), why },
+            other => other,
+        }
+    }
+}
+
+/// An archive that can be searched: as it is, or unpacked into a file that goes away with its last reader.
+fn plain_archive(mut file: File, tmp: &Path) -> io::Result<File> {
+    let mut magic = [0; 4];
+    let n = file.read(&mut magic)?;
+    file.rewind()?;
+    if !matches!(magic[..n], [0x1f, 0x8b, ..] | [0x28, 0xb5, 0x2f, 0xfd]) {
+        return Ok(file);
+    }
+    let name = tmp.join("archive");
+    let mut plain = File::options().read(true).write(true).create_new(true).open(&name)?;
+    fs::remove_file(&name)?;
+    let copied = io::copy(&mut decompress(file)?.take(IMAGE_BYTES_MAX), &mut plain)?;
+    if copied == IMAGE_BYTES_MAX {
+        return Err(io::Error::other("it is larger than allowed"));
+    }
+    plain.rewind()?;
+    Ok(plain)
+}
+
+fn members(file: &File) -> io::Result<HashMap<String, Member>> {
+    let mut members = HashMap::new();
+    let mut archive = tar::Archive::new(file);
+    for entry in archive.entries_with_seek()? {
+        let entry = entry?;
+        let name = tidy(&String::from_utf8_lossy(&entry.path_bytes()));
+        let kind = entry.header().entry_type();
+        let member = match (kind, entry.link_name_bytes()) {
+            (EntryType::Regular | EntryType::Continuous, _) => {
+                Member::File { at: entry.raw_file_position(), size: entry.size() }
+            }
+            (EntryType::Symlink, Some(target)) => {
+                let parent = name.rsplit_once('/').map_or("", |(parent, _)| parent);
+                Member::Link(tidy(&format!("{parent}/{}", String::from_utf8_lossy(&target))))
+            }
+            (EntryType::Link, Some(target)) => Member::Link(tidy(&String::from_utf8_lossy(&target))),
+            (_, _) => continue,
+        };
+        members.insert(name, member);
+        if members.len() as u64 > IMAGE_ENTRIES_MAX {
+            return Err(io::Error::other("it has more members than allowed"));
+        }
+    }
+    Ok(members)
+}
+
+/// A name as a key: no `.`, and `..` taken by its word. Nothing is opened by it.
+fn tidy(name: &str) -> String {
+    let mut parts: Vec<&str> = Vec::new();
+    for part in name.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    parts.join("/")
+}
+
+fn member(members: &HashMap<String, Member>, name: &str) -> Option<(u64, u64)> {
+    let mut name = name;
+    for _ in 0..=LINKS_MAX {
+        match members.get(name)? {
+            Member::File { at, size } => return Some((*at, *size)),
+            Member::Link(target) => name = target,
+        }
+    }
+    None
+}
+
+/// The one manifest that is meant: by its tag, or else the only one for this machine.
+fn choose(manifests: &[Descriptor], tag: Option<&str>) -> Result<Descriptor, ImageError> {
+    let tag_of = |d: &Descriptor| d.annotations().as_ref().and_then(|a| a.get(TAG).cloned());
+    let fits = |d: &&Descriptor| {
+        d.platform().as_ref().is_none_or(|p| *p.os() == Os::Linux && p.architecture().to_string() == architecture())
+    };
+    let tagged = |d: &&Descriptor| tag.is_none_or(|tag| tag_of(d).is_some_and(|t| t == tag || has_tag(&t, tag)));
+    let fitting: Vec<&Descriptor> = manifests.iter().filter(tagged).filter(fits).collect();
+    let latest = || fitting.iter().find(|d| tag_of(d).as_deref() == Some("latest"));
+    // Two names for one manifest are no question.
+    let all_same = fitting.windows(2).all(|pair| pair[0].digest() == pair[1].digest());
+    match (fitting.first(), all_same, latest()) {
+        (Some(only), true, _) => Ok((*only).clone()),
+        (Some(_), false, Some(latest)) => Ok((*latest).clone()),
+        (Some(_), false, None) => {
+            let tags: Vec<String> = fitting.iter().filter_map(|d| tag_of(d)).collect();
+            Err(ImageError::Unreadable(format!("it holds several images, choose one with PATH:TAG: {tags:?}")))
+        }
+        (None, _, _) => Err(ImageError::Unreadable(match tag {
+            Some(tag) => format!("it holds no image tagged {tag:?} for linux/{}", architecture()),
+            None => format!("it holds no image for linux/{}", architecture()),
+        })),
+    }
+}
+
+fn has_tag(full: &str, tag: &str) -> bool {
+    full == tag || full.rsplit_once(':').is_some_and(|(_, last)| last == tag)
+}
+
+/// This machine, in the words of images.
+fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        "x86" => "386",
+        "powerpc64" => "ppc64le",
+        other => other,
+    }
+}
+
+/// The digests of the unpacked layers, one for each layer.
+fn contents(config: &ImageConfiguration, layers: usize) -> Result<Vec<String>, ImageError> {
+    let (os, arch) = (config.os().to_string(), config.architecture().to_string());
+    if os != "linux" || arch != architecture() {
+        return Err(ImageError::Unreadable(format!("it is for {os}/{arch}, this is linux/{}", architecture())));
+    }
+    let contents = config.rootfs().diff_ids().clone();
+    if layers > IMAGE_LAYERS_MAX {
+        return Err(ImageError::TooLarge("layers"));
+    }
+    if contents.len() != layers {
+        return Err(mismatch("the number of layers", contents.len(), layers));
+    }
+    for content in &contents {
+        if !content.strip_prefix("sha256:").is_some_and(is_sha256_hex) {
+            return Err(ImageError::Unreadable(format!("{content:?} is no SHA-256 digest")));
+        }
+    }
+    Ok(contents)
+}
+
+fn blob_name(descriptor: &Descriptor) -> Result<String, ImageError> {
+    match descriptor.as_digest_sha256() {
+        Some(hex) if is_sha256_hex(hex) => Ok(format!("blobs/sha256/{hex}")),
+        _ => Err(ImageError::Unreadable(format!("{} is no SHA-256 digest", descriptor.digest()))),
+    }
+}
+
+fn is_sha256_hex(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+}
+
+fn check_digest(name: &str, expected: &str, text: &[u8]) -> Result<(), ImageError> {
+    let (_, found) = Metered::new(text).finish().map_err(|e| ImageError::Unreadable(e.to_string()))?;
+    if found == expected { Ok(()) } else { Err(mismatch(name, expected, found)) }
+}
+
+fn parse<T: DeserializeOwned>(name: &str, text: &[u8]) -> Result<T, ImageError> {
+    serde_json::from_slice(text).map_err(|e| ImageError::Unreadable(format!("{name}: {e}")))
+}
+
+fn mismatch(what: &str, expected: impl ToString, found: impl ToString) -> ImageError {
+    ImageError::Mismatch { what: what.to_owned(), expected: expected.to_string(), found: found.to_string() }
+}
