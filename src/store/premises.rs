@@ -56,7 +56,7 @@ pub fn prepare(data_dir: &Path) -> Result<Premises, String> {
     let bin = find_programs(made_by)?;
     let socket_dir = socket_dir(&root, account)?;
 
-    end_residents(&root)?;
+    end_residents(&root, &data)?;
     // Their owners are gone, whatever process has got their number since; PostgreSQL itself would believe the number.
     for stale in [data.join("postmaster.pid"), socket_dir.join(".s.PGSQL.5432.lock"), socket_dir.join(".s.PGSQL.5432")]
     {
@@ -196,44 +196,51 @@ fn version_of(data: &Path) -> Result<Option<u32>, String> {
 
 /// The directory of `postgres` and `initdb`: of the version that made the cluster, or the newest.
 fn find_programs(made_by: Option<u32>) -> Result<PathBuf, String> {
-    let found = installed();
-    let wanted = found.iter().find(|(major, _)| made_by.is_none_or(|made_by| *major == made_by));
-    if let Some((_, bin)) = wanted {
-        return Ok(bin.clone());
-    }
-    match (made_by, found.first()) {
-        (Some(made_by), Some((newest, _))) => Err(format!(
-            "the private database was made by PostgreSQL {made_by}, but only {newest} is installed: install \
-             postgresql-{made_by}, or convert it with pg_upgrade"
-        )),
-        (Some(made_by), None) => {
-            Err(format!("the private database needs PostgreSQL {made_by}: install postgresql-{made_by}"))
+    let mut found = Vec::new();
+    for look in [in_debians_place, in_path] {
+        let more: Vec<(u32, PathBuf)> = look();
+        if let Some((_, bin)) = more.iter().find(|(major, _)| made_by.is_none_or(|made_by| *major == made_by)) {
+            return Ok(bin.clone());
         }
-        (None, _) => {
-            Err("PostgreSQL is not installed: install the package `postgresql`, or give a DATABASE_URL".into())
-        }
+        found.extend(more);
     }
+    let Some(made_by) = made_by else {
+        return Err("PostgreSQL is not installed: install the package `postgresql`, or give a DATABASE_URL".into());
+    };
+    let others: Vec<String> = found.iter().map(|(major, _)| major.to_string()).collect();
+    let others = if others.is_empty() { "none".to_string() } else { others.join(", ") };
+    Err(format!(
+        "the private database was made by PostgreSQL {made_by}, which is not installed ({others} is): install \
+         postgresql-{made_by}, or convert it with pg_upgrade"
+    ))
 }
 
-/// Debian's directories, newest first, then whatever is in `PATH`.
-fn installed() -> Vec<(u32, PathBuf)> {
-    let has_both = |bin: &Path| bin.join("postgres").is_file() && bin.join("initdb").is_file();
+/// Newest first.
+fn in_debians_place() -> Vec<(u32, PathBuf)> {
     let mut found: Vec<(u32, PathBuf)> = fs::read_dir("/usr/lib/postgresql")
         .into_iter()
         .flatten()
         .flatten()
         .filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path().join("bin"))))
-        .filter(|(_, bin)| has_both(bin))
+        .filter(|(_, bin)| has_programs(bin))
         .collect();
     found.sort_by(|a, b| b.cmp(a));
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    for bin in std::env::split_paths(&path).filter(|bin| has_both(bin)) {
-        let said = Command::new(bin.join("postgres")).arg("-V").output();
-        if let Some(major) = said.ok().and_then(|out| major_of(&String::from_utf8_lossy(&out.stdout))) {
-            found.push((major, bin));
-        }
-    }
     found
+}
+
+fn in_path() -> Vec<(u32, PathBuf)> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .filter(|bin| has_programs(bin))
+        .filter_map(|bin| {
+            let said = Command::new(bin.join("postgres")).arg("-V").output().ok()?;
+            Some((major_of(&String::from_utf8_lossy(&said.stdout))?, bin))
+        })
+        .collect()
+}
+
+fn has_programs(bin: &Path) -> bool {
+    bin.join("postgres").is_file() && bin.join("initdb").is_file()
 }
 
 /// From "postgres (PostgreSQL) 15.14 (Debian 15.14-0+deb12u1)".
@@ -244,9 +251,16 @@ fn major_of(said: &str) -> Option<u32> {
 
 // --- what an earlier life left --------------------------------------------------------------------------------------
 
+/// A PostgreSQL process of an earlier life.
+struct Resident {
+    pid: i32,
+    parent: i32,
+    cwd: PathBuf,
+}
+
 /// Ends every PostgreSQL process that lives in `root`: the server of a daemon that was killed may still be on its way
 /// down. PostgreSQL's processes work in their data directory, so they are found by that and not by a number in a file.
-fn end_residents(root: &Path) -> Result<(), String> {
+fn end_residents(root: &Path, data: &Path) -> Result<(), String> {
     let steps = [
         (Signal::SIGINT, CLUSTER_STOP_FAST),
         (Signal::SIGQUIT, CLUSTER_STOP_QUIT),
@@ -254,9 +268,11 @@ fn end_residents(root: &Path) -> Result<(), String> {
     ];
     for (signal, patience) in steps {
         let all = residents(root);
-        // Children follow their parent: a SIGINT of their own would mean something else to them.
-        for (pid, parent) in &all {
-            if !all.iter().any(|(other, _)| other == parent) {
+        for Resident { pid, parent, cwd } in &all {
+            // What a torn initdb was making is thrown away: it need not end in order.
+            let signal = if cwd.starts_with(data) { signal } else { Signal::SIGKILL };
+            // Children follow their parent: a SIGINT of their own would mean something else to them.
+            if !all.iter().any(|other| other.pid == *parent) || signal == Signal::SIGKILL {
                 log::info!("store: {} to process {pid} of an earlier PostgreSQL", signal.as_str());
                 // Gone already is as good.
                 let _ = kill(Pid::from_raw(*pid), signal);
@@ -266,7 +282,7 @@ fn end_residents(root: &Path) -> Result<(), String> {
             return Ok(());
         }
     }
-    let left: Vec<String> = residents(root).iter().map(|(pid, _)| pid.to_string()).collect();
+    let left: Vec<String> = residents(root).iter().map(|resident| resident.pid.to_string()).collect();
     Err(format!("an earlier PostgreSQL in {} does not end (process {})", root.display(), left.join(", ")))
 }
 
@@ -281,16 +297,14 @@ fn gone_within(root: &Path, patience: Duration) -> bool {
     true
 }
 
-/// Pid and parent of every `postgres` and `initdb` whose working directory is in `root`. Zombies have none.
-fn residents(root: &Path) -> Vec<(i32, i32)> {
+/// Every `postgres` and `initdb` whose working directory is in `root`. Zombies have none.
+fn residents(root: &Path) -> Vec<Resident> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     processes
         .filter_map(|entry| {
             let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
             let home = entry.path();
-            if !fs::read_link(home.join("cwd")).ok()?.starts_with(root) {
-                return None;
-            }
+            let cwd = fs::read_link(home.join("cwd")).ok().filter(|cwd| cwd.starts_with(root))?;
             // After an upgrade of the package it reads "postgres (deleted)".
             let exe = fs::read_link(home.join("exe")).ok()?;
             let program = exe.file_name()?.to_str()?.split(' ').next()?;
@@ -300,7 +314,7 @@ fn residents(root: &Path) -> Vec<(i32, i32)> {
             let stat = fs::read_to_string(home.join("stat")).ok()?;
             // The command's name is in brackets and may hold anything; state and parent follow it.
             let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
-            Some((pid, parent))
+            Some(Resident { pid, parent, cwd })
         })
         .collect()
 }
@@ -318,13 +332,13 @@ mod tests {
 
     #[test]
     fn a_version_that_is_not_installed_is_named_with_the_remedy() {
-        let e = find_programs(Some(9)).unwrap_err();
+        let e = find_programs(Some(9)).expect_err("nobody has that");
         assert!(e.contains("postgresql-9"), "{e}");
     }
 
     #[test]
     fn a_process_is_no_resident_just_because_it_works_there() {
         let here = std::env::current_dir().unwrap();
-        assert!(residents(&here).iter().all(|(pid, _)| *pid != std::process::id() as i32));
+        assert!(residents(&here).iter().all(|resident| resident.pid != std::process::id() as i32));
     }
 }

@@ -69,7 +69,8 @@ const DELETE_TOKEN: &str = "DELETE FROM kb.api_tokens WHERE name = $1";
 
 type Param<'a> = (&'a (dyn ToSql + Sync), Type);
 
-/// Does one operation, by itself or as a part of the caller's transaction.
+/// Does one operation, by itself or as a part of the caller's transaction. By `execute_typed` throughout: one round trip,
+/// and unlike `execute` the client library does not log its parameters when someone turns on debugging.
 pub fn perform(db: &mut impl GenericClient, op: &StoreOp) -> Result<(), Trouble> {
     match op {
         StoreOp::InsertServer(server) => insert_server(db, server)?,
