@@ -386,17 +386,20 @@ fn what_the_database_refuses_is_rejected_alone_and_without_its_secrets() {
     desk.ask(&mut rig, StoreOp::InsertToken { id: Uuid::from_u128(1), token: taken_token });
     for op in [
         insert(&fresh("twin")),
-        insert(&StoredServer { id: first.id, ..fresh("other") }),
         insert(&fresh("NOT A NAME")),
         insert(&nul_in_file),
         missing,
-        StoreOp::InsertToken { id: Uuid::from_u128(2), token: token("one", 2) },
         StoreOp::InsertToken { id: Uuid::from_u128(3), token: token("two", 1) },
     ] {
         match desk.ask(&mut rig, op) {
             StoreOutcome::Rejected(why) => assert!(!why.contains("hunter2") && !why.is_empty(), "{why}"),
             other => panic!("not Rejected: {other:?}"),
         }
+    }
+    // Over their own row they are no news but the truth again.
+    let again = [insert(&first), StoreOp::InsertToken { id: Uuid::from_u128(2), token: token("one", 2) }];
+    for op in again {
+        assert_eq!(desk.ask(&mut rig, op), StoreOutcome::Committed);
     }
 
     // In a batch that shares a transaction, too: a time that is out of range spoils nobody else's.

@@ -328,6 +328,7 @@ pub enum StoreOp {
     /// Also of a server that is not there: it undoes an insert whose fate is unknown.
     DeleteServer { id: ServerId },
     SaveStatus { id: ServerId, status: Box<StoredStatus> },
+    /// Also over one of the same name: the admin token of a data directory that is new.
     InsertToken { id: uuid::Uuid, token: Token },
     DeleteToken { name: String },
 }

@@ -45,7 +45,12 @@ pub fn resolve(asked: Option<&str>, passwd: &str, group: &str) -> Result<Account
         (Some(entry), None) => member_of(entry.name, group).filter(|g| *g != gid).collect(),
         (Some(_) | None, _) => Vec::new(),
     };
-    Ok(Account { uid, gid, groups, home: known.map(|entry| entry.home.to_owned()).filter(|home| home.starts_with('/')) })
+    Ok(Account {
+        uid,
+        gid,
+        groups,
+        home: known.map(|entry| entry.home.to_owned()).filter(|home| home.starts_with('/')),
+    })
 }
 
 struct Entry<'a> {

@@ -155,7 +155,12 @@ impl CgroupFiles {
 
     /// What the cgroup has used. `cpu_percent` and `disk_bytes` are not the cgroup's to know, and stay 0.
     pub fn usage(&self) -> Option<Usage> {
-        Some(Usage { cpu_ms_total: self.cpu_ms()?, memory_bytes: self.memory()?, pids: self.pids()?, ..Usage::default() })
+        Some(Usage {
+            cpu_ms_total: self.cpu_ms()?,
+            memory_bytes: self.memory()?,
+            pids: self.pids()?,
+            ..Usage::default()
+        })
     }
 
     fn cpu_ms(&self) -> Option<u64> {
@@ -211,8 +216,20 @@ impl CgroupFiles {
 
 fn is_controller(option: &str) -> bool {
     let known = [
-        "cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids", "net_cls", "net_prio",
-        "perf_event", "hugetlb", "rdma", "misc",
+        "cpu",
+        "cpuacct",
+        "cpuset",
+        "memory",
+        "devices",
+        "freezer",
+        "blkio",
+        "pids",
+        "net_cls",
+        "net_prio",
+        "perf_event",
+        "hugetlb",
+        "rdma",
+        "misc",
     ];
     known.contains(&option) || option.starts_with("name=")
 }

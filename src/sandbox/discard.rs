@@ -32,7 +32,11 @@ pub fn main(args: &[OsString]) -> i32 {
 
 pub fn volumes_main(args: &[OsString]) -> i32 {
     child_main(args, SUBCOMMAND_VOLUMES, |layout, name| {
-        if is_container_id(name) { rootfs::remove_volumes(layout, name) } else { Err(io::Error::other("no server name")) }
+        if is_container_id(name) {
+            rootfs::remove_volumes(layout, name)
+        } else {
+            Err(io::Error::other("no server name"))
+        }
     })
 }
 

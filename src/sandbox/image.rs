@@ -12,6 +12,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 /// In a bundle: the layers its instance stands on, one per line.
@@ -22,15 +23,28 @@ pub enum ImageError {
     /// `name[:tag]`, or `registry/name:tag`.
     BadName(String),
     /// No such file, or it is none of the formats.
-    NotAnImage { path: String, why: String },
+    NotAnImage {
+        path: String,
+        why: String,
+    },
     /// The stream or a document in it cannot be read.
     Unreadable(String),
     /// A blob is not what its descriptor says.
-    Mismatch { what: String, expected: String, found: String },
+    Mismatch {
+        what: String,
+        expected: String,
+        found: String,
+    },
     /// An entry of a layer that no honest image has.
-    Refused { entry: String, why: String },
+    Refused {
+        entry: String,
+        why: String,
+    },
     TooLarge(&'static str),
-    Io { doing: String, error: io::Error },
+    Io {
+        doing: String,
+        error: io::Error,
+    },
 }
 
 impl ImageError {
@@ -144,8 +158,9 @@ impl Images {
     /// Waits for its turn, and clears what an interrupted one left.
     pub fn write(&self) -> Result<Writing, ImageError> {
         let io = |e| ImageError::io("opening the image store", e);
+        // 0700 on the way down: a setuid program of an image is nothing for the users of the host.
         for part in ["refs", "layers", "tmp"] {
-            fs::create_dir_all(self.dir.join(part)).map_err(io)?;
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(self.dir.join(part)).map_err(io)?;
         }
         let lock = self.lock("write.lock", FlockArg::LockExclusive).map_err(io)?;
         for rubbish in entries(&self.tmp()).map_err(io)? {

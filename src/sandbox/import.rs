@@ -14,7 +14,6 @@ use std::fs::{self, File};
 use std::io::{self, BufReader, Cursor, Read, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tar::EntryType;
 
@@ -144,7 +143,10 @@ enum Source {
 }
 
 enum Member {
-    File { at: u64, size: u64 },
+    File {
+        at: u64,
+        size: u64,
+    },
     /// Old docker archives link layers that occur twice.
     Link(String),
 }
@@ -249,12 +251,7 @@ impl Source {
         let config: ImageConfiguration = self.described(manifest.config())?;
         let contents = contents(&config, manifest.layers().len())?;
         let layers = manifest.layers().iter().zip(contents).map(|(layer, content)| {
-            Ok(Layer {
-                blob: blob_name(layer)?,
-                size: layer.size(),
-                digest: Some(layer.digest().to_string()),
-                content,
-            })
+            Ok(Layer { blob: blob_name(layer)?, size: layer.size(), digest: Some(layer.digest().to_string()), content })
         });
         let layers = layers.collect::<Result<_, ImageError>>()?;
         Ok(Found { digest: descriptor.digest().to_string(), config, layers })

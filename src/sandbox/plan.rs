@@ -104,7 +104,9 @@ pub fn is_container_id(id: &str) -> bool {
 #[serde(rename_all = "snake_case")]
 pub enum Report {
     /// The container runs; `pid` is now a child of the daemon.
-    Started { pid: i32 },
+    Started {
+        pid: i32,
+    },
     Failed(LaunchFault),
 }
 

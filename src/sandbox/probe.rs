@@ -1,9 +1,7 @@
 //! Can a provider be used on this host? Finds its runtime, and finds out by running a trivial container through the
 //! same launcher as every other, with a time limit: some platforms hang instead of failing.
 
-use crate::core::definition::{
-    CrashLoop, Definition, Framing, Health, ResourceLimits, RestartPolicy, Source,
-};
+use crate::core::definition::{CrashLoop, Definition, Framing, Health, ResourceLimits, RestartPolicy, Source};
 use crate::limits::{PROBE_TIMEOUT, QUEUE_DEFAULT, REPORT_MAX};
 use crate::sandbox::discard::discard;
 use crate::sandbox::launch;

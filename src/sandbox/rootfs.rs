@@ -72,9 +72,9 @@ impl PrivateMounts {
         Ok(PrivateMounts(()))
     }
 
-    /// Hides a directory behind an empty one.
+    /// Hides a directory behind an empty one, into which a runtime may write what nobody reads.
     pub fn cover(&self, path: &Path) -> nix::Result<()> {
-        mount(Some("tmpfs"), path, Some("tmpfs"), MsFlags::MS_RDONLY, Some("size=4k"))
+        mount(Some("tmpfs"), path, Some("tmpfs"), MsFlags::empty(), Some("mode=755,size=64k"))
     }
 
     /// Makes the host's view below `root`, an existing directory.
@@ -199,11 +199,7 @@ pub fn furnish(root: &Path, def: &Definition, image: Option<&StoredImage>) -> Re
     Ok(account)
 }
 
-fn account_of_image(
-    within: &Within,
-    def: &Definition,
-    config: Option<&ImageConfig>,
-) -> Result<Account, LaunchFault> {
+fn account_of_image(within: &Within, def: &Definition, config: Option<&ImageConfig>) -> Result<Account, LaunchFault> {
     let text = |path: &str| within.read_to_string(Path::new(path), PASSWD_MAX).unwrap_or_default();
     account::resolve(spec::user(def, config), &text("/etc/passwd"), &text("/etc/group"))
 }

@@ -136,12 +136,7 @@ fn mount(destination: &Path, typ: &str, source: &Path, options: &[&str]) -> Resu
     MountBuilder::default().destination(destination).typ(typ).source(source).options(options).build().map_err(invalid)
 }
 
-fn set_linux(
-    spec: &mut Spec,
-    def: &Definition,
-    runtime: &Runtime,
-    setting: &Setting<'_>,
-) -> Result<(), LaunchFault> {
+fn set_linux(spec: &mut Spec, def: &Definition, runtime: &Runtime, setting: &Setting<'_>) -> Result<(), LaunchFault> {
     let limits = &def.resource_limits;
     let linux = spec.linux_mut().as_mut().expect("the base has a linux part");
     linux.set_cgroups_path(Some(setting.cgroup.to_owned()));
@@ -273,9 +268,29 @@ mod tests {
             assert!(allowed(name), "{name}");
         }
         for name in [
-            "mount", "umount2", "pivot_root", "ptrace", "kexec_load", "bpf", "perf_event_open", "keyctl", "add_key",
-            "init_module", "reboot", "swapon", "setns", "unshare", "clone", "clone3", "open_by_handle_at",
-            "userfaultfd", "io_uring_setup", "process_vm_readv", "quotactl", "acct", "iopl",
+            "mount",
+            "umount2",
+            "pivot_root",
+            "ptrace",
+            "kexec_load",
+            "bpf",
+            "perf_event_open",
+            "keyctl",
+            "add_key",
+            "init_module",
+            "reboot",
+            "swapon",
+            "setns",
+            "unshare",
+            "clone",
+            "clone3",
+            "open_by_handle_at",
+            "userfaultfd",
+            "io_uring_setup",
+            "process_vm_readv",
+            "quotactl",
+            "acct",
+            "iopl",
         ] {
             assert!(!allowed(name), "{name}");
         }

@@ -5,9 +5,7 @@ use crate::limits::{IMAGE_BYTES_MAX, IMAGE_DEPTH_MAX, IMAGE_ENTRIES_MAX, IMAGE_P
 use crate::sandbox::image::ImageError;
 use crate::sandbox::within::{Within, create_new, is_directory, remove_non_directory, stat_of};
 use nix::fcntl::{AtFlags, OFlag, openat};
-use nix::sys::stat::{
-    Mode, SFlag, UtimensatFlags, fchmod, futimens, makedev, mkdirat, mknodat, utimensat,
-};
+use nix::sys::stat::{Mode, SFlag, UtimensatFlags, fchmod, futimens, makedev, mkdirat, mknodat, utimensat};
 use nix::sys::time::TimeSpec;
 use nix::unistd::{Gid, Uid, fchown, fchownat, linkat, mkfifoat, symlinkat};
 use sha2::{Digest, Sha256};
@@ -22,6 +20,7 @@ use tar::{Archive, Entry, EntryType};
 
 /// A tar header with its extensions (long names, pax records); the tar reader holds them in memory.
 const HEADER_MAX: u64 = 1 << 20;
+const BLOCK: u64 = 512;
 const WHITEOUT: &[u8] = b".wh.";
 const OPAQUE: &[u8] = b".wh..wh..opq";
 const PAX_XATTR: &str = "SCHILY.xattr.";
@@ -84,12 +83,40 @@ impl<R: Read> Read for Leased<'_, R> {
     }
 }
 
+/// Completes a stream that ends with its last byte of data: some image tools leave out the padding of the last block
+/// and the two empty ones that should follow.
+struct Padded<R> {
+    inner: R,
+    count: u64,
+    missing: Option<u64>,
+}
+
+impl<R: Read> Read for Padded<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let missing = match &mut self.missing {
+            Some(missing) => missing,
+            None => {
+                let n = self.inner.read(buf)?;
+                self.count += n as u64;
+                if n > 0 || buf.is_empty() {
+                    return Ok(n);
+                }
+                self.missing.insert(self.count.next_multiple_of(BLOCK) - self.count + 2 * BLOCK)
+            }
+        };
+        let n = usize::try_from(*missing).unwrap_or(usize::MAX).min(buf.len());
+        buf[..n].fill(0);
+        *missing -= n as u64;
+        Ok(n)
+    }
+}
+
 /// Unpacks an uncompressed tar stream into `dir`, which must be empty, and takes what it used off the allowance.
 pub fn unpack(stream: &mut dyn Read, dir: &Path, allowance: &mut Allowance) -> Result<(), ImageError> {
     let within = Within::open(dir).map_err(|e| ImageError::io("opening the layer's directory", e))?;
     let lease = Cell::new(0);
     let mut layer = Layer { within, allowance, directory_times: Vec::new() };
-    let mut archive = Archive::new(Leased { inner: stream, lease: &lease });
+    let mut archive = Archive::new(Leased { inner: Padded { inner: stream, count: 0, missing: None }, lease: &lease });
     let mut entries = archive.entries().map_err(|e| ImageError::Unreadable(e.to_string()))?;
     loop {
         lease.set(HEADER_MAX);
@@ -321,4 +348,182 @@ fn set_xattr(fd: &OwnedFd, name: &std::ffi::CStr, value: &[u8]) -> io::Result<()
     // SAFETY: name is NUL-terminated, value is valid for its length.
     let done = unsafe { libc::fsetxattr(fd.as_raw_fd(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+    use tar::{Builder, Header};
+
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Scratch {
+            let path = std::env::temp_dir().join(format!("stdiod-unpack-{}-{name}", std::process::id()));
+            std::fs::create_dir_all(path.join("layer")).unwrap();
+            Scratch(path)
+        }
+
+        fn layer(&self) -> PathBuf {
+            self.0.join("layer")
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    /// A member as it may stand in a hostile archive: the tar writer's own checks are gone around.
+    fn add(tar: &mut Builder<Vec<u8>>, kind: EntryType, name: &str, link: &str, data: &[u8]) {
+        let mut header = Header::new_gnu();
+        header.as_gnu_mut().unwrap().name[..name.len()].copy_from_slice(name.as_bytes());
+        header.as_gnu_mut().unwrap().linkname[..link.len()].copy_from_slice(link.as_bytes());
+        header.set_entry_type(kind);
+        header.set_size(data.len() as u64);
+        header.set_mode(0o755);
+        header.set_uid(u64::from(Uid::current().as_raw()));
+        header.set_gid(u64::from(Gid::current().as_raw()));
+        header.set_mtime(1_000_000_000);
+        header.set_cksum();
+        tar.append(&header, data).unwrap();
+    }
+
+    fn tar(members: &[(EntryType, &str, &str, &[u8])]) -> Vec<u8> {
+        let mut tar = Builder::new(Vec::new());
+        for (kind, name, link, data) in members {
+            add(&mut tar, *kind, name, link, data);
+        }
+        tar.into_inner().unwrap()
+    }
+
+    fn unpacked(scratch: &Scratch, tar: &[u8]) -> Result<(), ImageError> {
+        unpack(&mut &tar[..], &scratch.layer(), &mut Allowance::default())
+    }
+
+    #[test]
+    fn an_honest_layer_is_unpacked_as_it_was_packed() {
+        let scratch = Scratch::new("honest");
+        let long = format!("deep/{}/file", "n".repeat(90));
+        let mut bytes = tar(&[
+            (EntryType::Directory, "./", "", b""),
+            (EntryType::Directory, "dir/", "", b""),
+            (EntryType::Regular, "dir/file", "", b"content"),
+            (EntryType::Link, "dir/hard", "dir/file", b""),
+            (EntryType::Symlink, "link", "/dir/file", b""),
+            (EntryType::Regular, &long, "", b"x"),
+            (EntryType::Regular, "dir/file2", "", b"old"),
+            (EntryType::Regular, "dir/file2", "", b"new"),
+            (EntryType::Regular, ".wh.gone", "", b""),
+        ]);
+        unpacked(&scratch, &bytes).unwrap();
+        let dir = scratch.layer();
+        let file = std::fs::metadata(dir.join("dir/file")).unwrap();
+        assert_eq!((file.mode() & 0o7777, file.mtime(), file.nlink()), (0o755, 1_000_000_000, 2));
+        assert_eq!(std::fs::metadata(dir.join("dir")).unwrap().mtime(), 1_000_000_000);
+        assert_eq!(std::fs::read_link(dir.join("link")).unwrap(), Path::new("/dir/file"));
+        assert_eq!(std::fs::read(dir.join("dir/file2")).unwrap(), b"new");
+        assert!(dir.join(&long).is_file());
+        assert!(is_whiteout(&nix::sys::stat::lstat(&dir.join("gone")).unwrap()));
+
+        // Cut where some tools cut: after the last byte of data.
+        let scratch = Scratch::new("cut");
+        bytes = tar(&[(EntryType::Regular, "file", "", b"content")]);
+        bytes.truncate(512 + 7);
+        unpacked(&scratch, &bytes).unwrap();
+        assert_eq!(std::fs::read(scratch.layer().join("file")).unwrap(), b"content");
+        // Data that is missing is not made up.
+        bytes.truncate(512);
+        let mut large = tar(&[(EntryType::Regular, "large", "", &[1; 5000])]);
+        large.truncate(2000);
+        assert!(unpacked(&scratch, &large).is_err());
+    }
+
+    #[test]
+    fn nothing_outside_the_layer_can_be_reached() {
+        let scratch = Scratch::new("escape");
+        let outside = scratch.0.join("outside");
+        std::fs::create_dir(&outside).unwrap();
+        std::fs::write(outside.join("secret"), b"secret").unwrap();
+        let abs = outside.to_str().unwrap();
+        let secret = format!("{abs}/secret");
+        let hostile: [&[(EntryType, &str, &str, &[u8])]; 8] = [
+            &[(EntryType::Regular, "../outside/a", "", b"x")],
+            &[(EntryType::Regular, "a/../../outside/a", "", b"x")],
+            &[(EntryType::Regular, &format!("{abs}/a"), "", b"x")],
+            &[(EntryType::Symlink, "s", abs, b""), (EntryType::Regular, "s/a", "", b"x")],
+            &[(EntryType::Symlink, "t", "../outside", b""), (EntryType::Regular, "t/a", "", b"x")],
+            &[(EntryType::Symlink, "u", &secret, b""), (EntryType::Regular, "u", "", b"x")],
+            &[(EntryType::Link, "h", &secret, b""), (EntryType::Regular, "h", "", b"x")],
+            &[(EntryType::Symlink, "v", abs, b""), (EntryType::Link, "w", "v/secret", b"")],
+        ];
+        for members in hostile {
+            let _ = unpacked(&scratch, &tar(members));
+            assert_eq!(std::fs::read(outside.join("secret")).unwrap(), b"secret", "{:?}", members[0].1);
+            assert_eq!(std::fs::metadata(outside.join("secret")).unwrap().nlink(), 1, "{:?}", members[0].1);
+            assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 1, "{:?}", members[0].1);
+        }
+    }
+
+    #[test]
+    fn devices_and_impossible_entries_are_refused_by_name() {
+        let scratch = Scratch::new("refused");
+        for (kind, name, link) in [
+            (EntryType::Char, "dev/null", ""),
+            (EntryType::Block, "dev/sda", ""),
+            (EntryType::Link, "x", "etc/shadow"),
+            (EntryType::Regular, "../x", ""),
+            (EntryType::Regular, "a/.wh.", ""),
+            (EntryType::new(b'Z'), "z", ""),
+        ] {
+            match unpacked(&scratch, &tar(&[(kind, name, link, b"")])) {
+                Err(ImageError::Refused { entry, .. }) => assert_eq!(entry, name),
+                other => panic!("{name}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn an_allowance_ends_bombs_of_bytes_entries_and_headers() {
+        let scratch = Scratch::new("bomb");
+        let tar_of = |n: usize| tar(&[(EntryType::Regular, "zeros", "", &vec![0; n])]);
+        let mut small = Allowance { bytes: 100_000, entries: 10 };
+        assert!(unpack(&mut &tar_of(50_000)[..], &scratch.layer(), &mut small).is_ok());
+        assert_eq!((small.bytes, small.entries), (50_000, 9));
+        assert!(unpack(&mut &tar_of(60_000)[..], &scratch.layer(), &mut small).is_err());
+
+        let names: Vec<String> = (0..20).map(|n| format!("f{n}")).collect();
+        let members: Vec<_> = names.iter().map(|n| (EntryType::Regular, n.as_str(), "", &b""[..])).collect();
+        let mut few = Allowance { bytes: 100_000, entries: 10 };
+        let entries = unpack(&mut &tar(&members)[..], &scratch.layer(), &mut few);
+        assert!(matches!(entries, Err(ImageError::TooLarge("entries"))), "{entries:?}");
+
+        // A name of many megabytes would be held in memory.
+        let name = tar(&[(EntryType::GNULongName, "x", "", &vec![b'a'; 3 << 20]), (EntryType::Regular, "y", "", b"")]);
+        assert!(matches!(unpacked(&scratch, &name), Err(ImageError::Unreadable(_))));
+        let pax = tar(&[(EntryType::XHeader, "x", "", &vec![b'a'; 3 << 20]), (EntryType::Regular, "y", "", b"")]);
+        assert!(matches!(unpacked(&scratch, &pax), Err(ImageError::Unreadable(_))));
+    }
+
+    #[test]
+    fn an_image_cannot_speak_to_the_overlay_itself() {
+        let scratch = Scratch::new("xattr");
+        let mut builder = Builder::new(Vec::new());
+        let records = [
+            ("SCHILY.xattr.trusted.overlay.redirect", &b"/etc"[..]),
+            ("SCHILY.xattr.security.capability", b"x"),
+            ("SCHILY.xattr.user.kept", b"yes"),
+        ];
+        builder.append_pax_extensions(records).unwrap();
+        add(&mut builder, EntryType::Regular, "file", "", b"x");
+        unpacked(&scratch, &builder.into_inner().unwrap()).unwrap();
+        let path = CString::new(scratch.layer().join("file").as_os_str().as_bytes()).unwrap();
+        let mut list = [0_u8; 256];
+        // SAFETY: the buffer is valid for its length.
+        let n = unsafe { libc::llistxattr(path.as_ptr(), list.as_mut_ptr().cast(), list.len()) };
+        // A temporary directory without user xattrs shows none at all.
+        assert!(n <= 0 || list[..n as usize] == b"user.kept\0"[..], "{:?}", String::from_utf8_lossy(&list));
+    }
 }

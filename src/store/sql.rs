@@ -46,7 +46,12 @@ const INSERT_SERVER: &str = "
         restart_count, last_crash, last_error, created_at, updated_at, last_used_at)
     VALUES ($1, 'mcp_server', $2, $3, $4, $5, $6, $7, $8, $9, $10,
         'epoch'::timestamptz + $11 * interval '1 millisecond', now(),
-        'epoch'::timestamptz + $12 * interval '1 millisecond')";
+        'epoch'::timestamptz + $12 * interval '1 millisecond')
+    ON CONFLICT (id) DO UPDATE SET name = excluded.name, provider = excluded.provider, image = excluded.image,
+        desired = excluded.desired, definition = excluded.definition, status = excluded.status,
+        restart_count = excluded.restart_count, last_crash = excluded.last_crash, last_error = excluded.last_error,
+        updated_at = now(), last_used_at = excluded.last_used_at
+    WHERE agent_workspaces.container_type = 'mcp_server'";
 
 const UPDATE_SERVER: &str = "
     UPDATE kb.agent_workspaces
@@ -63,7 +68,9 @@ const SAVE_STATUS: &str = "
 
 const INSERT_TOKEN: &str = "
     INSERT INTO kb.api_tokens (id, name, hash, scopes, servers, created_at)
-    VALUES ($1, $2, $3, $4, $5, 'epoch'::timestamptz + $6 * interval '1 millisecond')";
+    VALUES ($1, $2, $3, $4, $5, 'epoch'::timestamptz + $6 * interval '1 millisecond')
+    ON CONFLICT (name) DO UPDATE SET hash = excluded.hash, scopes = excluded.scopes, servers = excluded.servers,
+        created_at = excluded.created_at";
 
 const DELETE_TOKEN: &str = "DELETE FROM kb.api_tokens WHERE name = $1";
 
