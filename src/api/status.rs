@@ -198,6 +198,7 @@ pub mod tests {
             next_attempt_unix_ms: None,
             server_info: None,
             protocol_version: None,
+            instance: None,
             usage: None,
             created_unix_ms: 1_771_322_400_000,
             last_used_unix_ms: None,

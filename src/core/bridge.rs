@@ -183,7 +183,9 @@ impl Core {
                 Some(Message::Request { id: asked, method, .. }) => {
                     let bytes = match &*method {
                         "ping" => jsonrpc::result_reply(asked, "{}"),
-                        other => jsonrpc::error_reply(asked, METHOD_NOT_FOUND, &format!("no client here takes {other}")),
+                        other => {
+                            jsonrpc::error_reply(asked, METHOD_NOT_FOUND, &format!("no client here takes {other}"))
+                        }
                     };
                     self.outputs.push_back(Output::Write { instance, bytes });
                 }

@@ -2,6 +2,7 @@
 //! client is told only after that. An outcome that is unknown is told as a failure and then made one (`Reconcile`).
 
 use crate::api::fault::{Code, Fault};
+use crate::core::Core;
 use crate::core::asks::{is_at_rest, needs_restart, store_unavailable};
 use crate::core::contract::{Answer, Output, StoreOp, StoreOutcome};
 use crate::core::definition::Definition;
@@ -9,7 +10,6 @@ use crate::core::lifecycle::Event;
 use crate::core::outbox::{ChangeKind, Pending};
 use crate::core::parked::WaitOn;
 use crate::core::server::Server;
-use crate::core::Core;
 use crate::ids::{ConnId, ServerId, StoreSeq};
 use crate::limits::{SHUTDOWN_GRACE, STOP_GRACE};
 use std::sync::Arc;
@@ -62,7 +62,10 @@ impl Core {
                 self.tokens.remove(&name);
                 self.answer(conn, Answer::TokenRevoked);
             }
-            Pending::Status { .. } | Pending::Reconcile { .. } | Pending::ReconcileToken { .. } | Pending::AdminToken => {}
+            Pending::Status { .. }
+            | Pending::Reconcile { .. }
+            | Pending::ReconcileToken { .. }
+            | Pending::AdminToken => {}
         }
     }
 

@@ -20,6 +20,7 @@ pub struct Now {
     pub unix_ms: u64,
 }
 
+#[rustfmt::skip] // one line a word
 #[derive(Debug)]
 pub enum Input<'a> {
     // --- the daemon itself
@@ -48,6 +49,7 @@ pub enum Input<'a> {
     Exited { instance: InstanceId, exit: Exit },
 }
 
+#[rustfmt::skip] // one line a word
 #[derive(Debug)]
 pub enum Output {
     // --- clients
@@ -86,6 +88,7 @@ pub enum ServerRef {
     Name(String),
 }
 
+#[rustfmt::skip] // one line a word
 #[derive(Debug)]
 pub enum Ask<'a> {
     Register { definition: Box<Definition>, wait: bool },
@@ -119,6 +122,7 @@ pub enum LogFormat {
     Json,
 }
 
+#[rustfmt::skip] // one line a word
 #[derive(Debug, PartialEq)]
 pub enum Answer {
     Registered(Box<StatusView>),
@@ -319,6 +323,7 @@ pub struct Token {
     pub created_unix_ms: u64,
 }
 
+#[rustfmt::skip] // one line a word
 #[derive(Clone, Debug, PartialEq)]
 pub enum StoreOp {
     /// Also over a row of the same id: it restores one whose deletion has an unknown fate.

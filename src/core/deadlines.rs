@@ -31,7 +31,7 @@ impl<K: Copy + Eq + Hash + Ord> Deadlines<K> {
     }
 
     /// When the earliest live deadline is due.
-    pub fn next(&mut self) -> Option<u64> {
+    pub fn earliest(&mut self) -> Option<u64> {
         while let Some(Reverse((at, key))) = self.heap.peek() {
             if self.live.get(key) == Some(at) {
                 return Some(*at);
@@ -43,10 +43,10 @@ impl<K: Copy + Eq + Hash + Ord> Deadlines<K> {
 
     /// Takes one deadline that has passed.
     pub fn pop_due(&mut self, now_ms: u64) -> Option<K> {
-        if self.next()? > now_ms {
+        if self.earliest()? > now_ms {
             return None;
         }
-        let Reverse((_, key)) = self.heap.pop().expect("next() saw it");
+        let Reverse((_, key)) = self.heap.pop().expect("earliest() saw it");
         self.live.remove(&key);
         Some(key)
     }
@@ -74,7 +74,7 @@ mod tests {
         assert_eq!(d.pop_due(25), Some('b'));
         assert_eq!(d.pop_due(25), None);
         assert_eq!(d.pop_due(30), Some('a'));
-        assert_eq!((d.pop_due(99), d.next()), (None, None));
+        assert_eq!((d.pop_due(99), d.earliest()), (None, None));
     }
 
     #[test]

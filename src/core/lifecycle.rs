@@ -15,16 +15,34 @@ pub enum State {
     /// May start as soon as there is a slot.
     Due,
     /// The runtime is at work.
-    Launching { instance: InstanceId },
+    Launching {
+        instance: InstanceId,
+    },
     /// It runs; `initialize` is on its way.
-    Greeting { instance: InstanceId },
-    Ready { instance: InstanceId, since_ms: u64 },
+    Greeting {
+        instance: InstanceId,
+    },
+    Ready {
+        instance: InstanceId,
+        since_ms: u64,
+    },
     /// Its stdout is closed, so it can answer nothing; it has a moment to exit by itself.
-    Mute { instance: InstanceId, ready_since_ms: Option<u64> },
+    Mute {
+        instance: InstanceId,
+        ready_since_ms: Option<u64>,
+    },
     /// It has been told to go, or will be as soon as it is there to be told.
-    Stopping { instance: InstanceId, launched: bool, then: Then, killed: bool },
+    Stopping {
+        instance: InstanceId,
+        launched: bool,
+        then: Then,
+        killed: bool,
+    },
     /// The next start is at `until_ms`.
-    Waiting { until_ms: u64, looping: bool },
+    Waiting {
+        until_ms: u64,
+        looping: bool,
+    },
     /// Given up; only a hand can start it again.
     Failed,
 }
@@ -44,7 +62,9 @@ pub enum Event {
     /// It should be up: boot, registration, `start`.
     Start,
     /// A slot is free; `instance` is the new life's id.
-    Slot { instance: InstanceId },
+    Slot {
+        instance: InstanceId,
+    },
     Launched,
     LaunchFailed(LaunchFault),
     /// The handshake is done; a server without a bridge needs none.
@@ -67,19 +87,38 @@ pub enum Event {
 pub enum Action {
     /// Ask for a slot; `Slot` will follow.
     Queue,
-    Launch { instance: InstanceId },
+    Launch {
+        instance: InstanceId,
+    },
     /// Send `initialize`.
-    Greet { instance: InstanceId },
+    Greet {
+        instance: InstanceId,
+    },
     /// SIGTERM and the end of its stdin.
-    AskToStop { instance: InstanceId },
-    Signal { instance: InstanceId, signal: StopSignal },
+    AskToStop {
+        instance: InstanceId,
+    },
+    Signal {
+        instance: InstanceId,
+        signal: StopSignal,
+    },
     /// The instance is over; remove what is left of it.
-    Discard { instance: InstanceId },
-    Crashed { instance: InstanceId, exit: Exit },
+    Discard {
+        instance: InstanceId,
+    },
+    Crashed {
+        instance: InstanceId,
+        exit: Exit,
+    },
     /// A fault of its own making or of its start, for `last_error`.
-    Fault { message: String, launch: bool },
+    Fault {
+        message: String,
+        launch: bool,
+    },
     /// The state's deadline; none: it has none.
-    Deadline { at_ms: Option<u64> },
+    Deadline {
+        at_ms: Option<u64>,
+    },
 }
 
 pub struct Lifecycle {
@@ -178,9 +217,7 @@ impl Lifecycle {
                 out.push(Action::Fault { message, launch: false });
                 put_down(instance, true, Then::Crash, &mut out)
             }
-            (State::Greeting { instance }, Event::Elapsed) => {
-                put_down(instance, true, Then::Crash, &mut out)
-            }
+            (State::Greeting { instance }, Event::Elapsed) => put_down(instance, true, Then::Crash, &mut out),
 
             // --- going down by itself
             (State::Greeting { instance }, Event::StdoutClosed) => {

@@ -60,7 +60,9 @@ enum Timer {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    Booting { swept: bool },
+    Booting {
+        swept: bool,
+    },
     Running,
     /// Calls in flight may finish; nothing new is taken.
     Draining,
@@ -140,7 +142,7 @@ impl Core {
     }
 
     pub fn next_deadline(&mut self) -> Option<u64> {
-        self.deadlines.next()
+        self.deadlines.earliest()
     }
 
     /// Everything is at rest: no call, no waiting client, nothing to write.

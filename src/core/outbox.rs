@@ -11,16 +11,45 @@ use std::sync::Arc;
 /// What an operation was for.
 #[derive(Debug)]
 pub enum Pending {
-    Register { server: ServerId, definition: Arc<Definition>, conn: ConnId, wait: bool },
+    Register {
+        server: ServerId,
+        definition: Arc<Definition>,
+        conn: ConnId,
+        wait: bool,
+    },
     /// A new definition, or a new desired state, or both.
-    Change { server: ServerId, definition: Arc<Definition>, up: bool, conn: ConnId, kind: ChangeKind },
-    Delete { server: ServerId, conn: ConnId, volumes: bool },
-    TokenInsert { id: Uuid, token: Token, secret: String, conn: ConnId },
-    TokenDelete { name: String, conn: ConnId },
-    Status { server: ServerId },
+    Change {
+        server: ServerId,
+        definition: Arc<Definition>,
+        up: bool,
+        conn: ConnId,
+        kind: ChangeKind,
+    },
+    Delete {
+        server: ServerId,
+        conn: ConnId,
+        volumes: bool,
+    },
+    TokenInsert {
+        id: Uuid,
+        token: Token,
+        secret: String,
+        conn: ConnId,
+    },
+    TokenDelete {
+        name: String,
+        conn: ConnId,
+    },
+    Status {
+        server: ServerId,
+    },
     /// The row, or its absence, as the core knows it.
-    Reconcile { server: ServerId },
-    ReconcileToken { name: String },
+    Reconcile {
+        server: ServerId,
+    },
+    ReconcileToken {
+        name: String,
+    },
     /// The token of `admin.token`, which must be there whatever else is.
     AdminToken,
 }

@@ -172,7 +172,8 @@ impl Server {
             State::Waiting { until_ms, .. } if *until_ms < deadline_ms => Ok(()),
             State::Waiting { until_ms, .. } => {
                 let wait_ms = until_ms.saturating_sub(now.mono_ms);
-                let message = format!("{name} is restarting; its next start is in {wait_ms} ms, after this call's deadline");
+                let message =
+                    format!("{name} is restarting; its next start is in {wait_ms} ms, after this call's deadline");
                 let cause = self.last_error.clone().unwrap_or_default();
                 Err(Fault::new(Code::RestartInProgress, message)
                     .with("cause", cause)

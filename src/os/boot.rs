@@ -14,6 +14,7 @@ use crate::os::reap::Role;
 use crate::os::signals::Signals;
 use crate::os::spawn;
 use crate::os::token::Source;
+use crate::sandbox::cgroup::Hierarchies;
 use crate::sandbox::image::Images;
 use crate::sandbox::plan::{Layout, Runtime};
 use crate::sandbox::{probe, sweep};
@@ -50,7 +51,12 @@ pub fn serve(config: Config) -> Result<(), String> {
     // Held until the process ends: two daemons on one data directory would sweep each other's containers.
     let _lock = lock(&config.data_dir)?;
     let boot = prepare(&config)?;
-    Reactor::new(boot).run().map_err(|e| format!("the event loop failed: {e}"))
+    Reactor::new(boot).run().map_err(|e| format!("the event loop failed: {e}"))?;
+    // The last container is gone; so is the last reason for the cgroup above them.
+    if let Some(cgroups) = Hierarchies::of_this_host() {
+        cgroups.parent(&Layout::of(config.data_dir)).remove_if_empty();
+    }
+    Ok(())
 }
 
 fn prepare(config: &Config) -> Result<Boot, String> {
@@ -121,9 +127,8 @@ fn lock(dir: &Path) -> Result<Flock<File>, String> {
     let path = dir.join("lock");
     let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
     let file = file.map_err(|e| format!("{}: {e}", path.display()))?;
-    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| {
-        format!("another stdiod runs on {}; stop it, or give this one another data_dir", dir.display())
-    })
+    Flock::lock(file, FlockArg::LockExclusiveNonblock)
+        .map_err(|_| format!("another stdiod runs on {}; stop it, or give this one another data_dir", dir.display()))
 }
 
 /// Reads the admin token, or makes it at the first start. The store has only its hash.
@@ -135,8 +140,7 @@ fn admin_token(dir: &Path, seed: &[u8; 32]) -> Result<[u8; 32], String> {
         Ok(_) => return Err(format!("{} holds no token; remove it to get a new one", path.display())),
         Err(e) if e.kind() == ErrorKind::NotFound => {
             let token = crate::core::entropy::Entropy::new(*seed).token();
-            let mut file =
-                OpenOptions::new().create_new(true).write(true).mode(0o600).open(&path).map_err(failed)?;
+            let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&path).map_err(failed)?;
             writeln!(file, "{token}").and_then(|()| file.sync_all()).map_err(failed)?;
             log::info!("the admin token is in {}", path.display());
             token
@@ -156,8 +160,8 @@ fn random() -> Result<[u8; 32], String> {
 
 fn find_runtimes(config: &Config) -> BTreeMap<String, Runtime> {
     let mut found = BTreeMap::new();
-    for (name, _provider) in &config.providers {
-        match probe::find(name) {
+    for (name, provider) in &config.providers {
+        match probe::find(name, provider) {
             Ok(runtime) => _ = found.insert(name.clone(), runtime),
             Err(why) => log::warn!("provider {name} is not usable: {why}"),
         }
@@ -232,7 +236,9 @@ impl Listener {
             }
             Listen::Unix(path) => {
                 // The data directory's lock says that no daemon of ours is there; a dead one's socket is in the way.
-                if std::os::unix::net::UnixStream::connect(path).is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused) {
+                if std::os::unix::net::UnixStream::connect(path)
+                    .is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused)
+                {
                     fs::remove_file(path)?;
                 }
                 let socket = UnixListener::bind(path)?;
@@ -275,7 +281,8 @@ impl Listener {
 
 /// Root, or the user this daemon runs as: the kernel vouches for them.
 fn is_us(socket: &mio::net::UnixStream) -> bool {
-    getsockopt(socket, PeerCredentials).is_ok_and(|peer| peer.uid() == 0 || peer.uid() == nix::unistd::geteuid().as_raw())
+    getsockopt(socket, PeerCredentials)
+        .is_ok_and(|peer| peer.uid() == 0 || peer.uid() == nix::unistd::geteuid().as_raw())
 }
 
 impl Drop for Listener {

@@ -4,9 +4,7 @@
 
 use crate::api::auth::Peer;
 use crate::ids::ConnId;
-use crate::limits::{
-    BODY_TIMEOUT, HEAD_TIMEOUT, IDLE_TIMEOUT, READ_BUDGET, STREAM_BACKLOG_MAX, WRITE_TIMEOUT,
-};
+use crate::limits::{BODY_TIMEOUT, HEAD_TIMEOUT, IDLE_TIMEOUT, READ_BUDGET, STREAM_BACKLOG_MAX, WRITE_TIMEOUT};
 use crate::wire::http_in::{Parser, Phase, Step};
 use mio::net::{TcpStream, UnixStream};
 use std::io::{self, ErrorKind, Read, Write};

@@ -32,10 +32,9 @@ impl Database {
 
     /// None: it is on its way. An outcome: it could not even be handed over.
     pub fn send(&mut self, seq: StoreSeq, op: StoreOp) -> Option<StoreOutcome> {
-        let handed = self.store.as_ref().map(|store| store.try_send(seq, op));
-        match handed {
-            Some(Ok(())) => None,
-            Some(Err(_)) | None => Some(StoreOutcome::Unknown("the store takes no more operations".to_string())),
+        match &self.store {
+            Some(store) if store.try_send(seq, op).is_ok() => None,
+            Some(_) | None => Some(StoreOutcome::Unknown("the store takes no more operations".to_string())),
         }
     }
 

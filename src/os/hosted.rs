@@ -37,8 +37,13 @@ struct Hosted {
 
 enum Process {
     /// The launcher and its report.
-    Launching { pid: i32, report: Option<OwnedFd> },
-    Running { pid: i32 },
+    Launching {
+        pid: i32,
+        report: Option<OwnedFd>,
+    },
+    Running {
+        pid: i32,
+    },
     Ended,
 }
 
@@ -112,7 +117,10 @@ impl Instances {
         self.children.add(pid, Role::Launcher(instance));
         let cgroup = self.cgroups.as_ref().map(|all| all.instance(&self.layout, &container_id));
         let process = Process::Launching { pid, report: Some(report) };
-        self.map.insert(instance, Hosted { container_id, kind: plan.runtime.kind, pipes, process, cgroup, last_look: None });
+        self.map.insert(
+            instance,
+            Hosted { container_id, kind: plan.runtime.kind, pipes, process, cgroup, last_look: None },
+        );
         Ok(())
     }
 

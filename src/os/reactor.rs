@@ -1,8 +1,13 @@
 //! The loop. One thread, one `poll`, and in every turn the same phases in the same order; the order is the design:
 //!
-//! 1. sleep until something happens or is due; 2. read the clock, once; 3. what became ready becomes inputs, each source
-//! within its budget; 4. deadlines that have passed; 5. do what the core wants, until it wants nothing more (a failure is
-//! a new input, never a recursion); 6. write what is to be written and close what is over. Nothing in a turn blocks but 1.
+//! 1. sleep until something happens or is due;
+//! 2. read the clock, once;
+//! 3. what became ready becomes inputs, each source within its budget;
+//! 4. deadlines that have passed;
+//! 5. do what the core wants until it wants nothing more: a failure is a new input, never a recursion;
+//! 6. write what is to be written, close what is over.
+//!
+//! Nothing in a turn blocks but the first.
 
 use crate::core::Core;
 use crate::core::contract::{Answer, Input, Now, Output, StatusView};

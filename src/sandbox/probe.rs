@@ -1,11 +1,12 @@
 //! Can a provider be used on this host? Finds its runtime, and finds out by running a trivial container through the
 //! same launcher as every other, with a time limit: some platforms hang instead of failing.
 
+use crate::config::Provider;
 use crate::core::definition::{CrashLoop, Definition, Framing, Health, ResourceLimits, RestartPolicy, Source};
 use crate::limits::{PROBE_TIMEOUT, QUEUE_DEFAULT, REPORT_MAX};
 use crate::sandbox::discard::discard;
 use crate::sandbox::launch;
-use crate::sandbox::plan::{LaunchPlan, Layout, Report, Runtime, RuntimeKind};
+use crate::sandbox::plan::{LaunchPlan, Layout, Report, Runtime};
 use nix::fcntl::OFlag;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -26,14 +27,18 @@ pub const SUBCOMMAND: &str = "sandbox-probe";
 /// Where runtimes are if `PATH` does not say so: a daemon's `PATH` is often short.
 const USUAL_DIRS: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
-/// The runtime of a provider, if it is installed.
-pub fn find(provider: &str) -> Result<Runtime, String> {
-    let (program, kind) = match provider {
-        "gvisor" => ("runsc", RuntimeKind::Gvisor),
-        other => (other, RuntimeKind::Native),
+/// The runtime of a provider, if it is installed. A name without a directory is looked for; flags of the
+/// configuration replace ours.
+pub fn find(name: &str, provider: &Provider) -> Result<Runtime, String> {
+    let wanted = provider.binary.display();
+    let binary = match provider.binary.is_absolute() {
+        true => Some(provider.binary.clone()).filter(is_executable),
+        false => provider.binary.to_str().and_then(which),
     };
-    let binary = which(program).ok_or_else(|| format!("{program} is not installed"))?;
-    Ok(Runtime { provider: provider.to_owned(), kind, binary, args: flags(program) })
+    let binary = binary.ok_or_else(|| format!("{wanted} is not installed"))?;
+    let program = binary.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let args = if provider.args.is_empty() { flags(program) } else { provider.args.clone() };
+    Ok(Runtime { provider: name.to_owned(), kind: provider.kind, binary, args })
 }
 
 fn flags(program: &str) -> Vec<String> {
@@ -63,11 +68,12 @@ fn flags(program: &str) -> Vec<String> {
 
 fn which(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let executable = |file: &PathBuf| {
-        std::fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
-    };
     let dirs = std::env::split_paths(&path).chain(USUAL_DIRS.map(PathBuf::from));
-    dirs.filter(|dir| dir.is_absolute()).map(|dir| dir.join(program)).find(executable)
+    dirs.filter(|dir| dir.is_absolute()).map(|dir| dir.join(program)).find(is_executable)
+}
+
+fn is_executable(file: &PathBuf) -> bool {
+    std::fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
 /// For `/proc/self/exe`: `try_run` in a process of its own. Exit code 0, or 1 and the reason on stdout.

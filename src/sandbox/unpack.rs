@@ -449,7 +449,8 @@ mod tests {
         std::fs::write(outside.join("secret"), b"secret").unwrap();
         let abs = outside.to_str().unwrap();
         let secret = format!("{abs}/secret");
-        let hostile: [&[(EntryType, &str, &str, &[u8])]; 8] = [
+        type Entries<'a> = &'a [(EntryType, &'a str, &'a str, &'a [u8])];
+        let hostile: [Entries; 8] = [
             &[(EntryType::Regular, "../outside/a", "", b"x")],
             &[(EntryType::Regular, "a/../../outside/a", "", b"x")],
             &[(EntryType::Regular, &format!("{abs}/a"), "", b"x")],

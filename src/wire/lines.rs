@@ -9,7 +9,10 @@ use memchr::memchr;
 pub enum Line<'a> {
     Whole(&'a [u8]),
     /// Longer than the limit, and discarded: its first and last bytes, which tell whose answer it was.
-    TooLong { head: &'a [u8], tail: &'a [u8] },
+    TooLong {
+        head: &'a [u8],
+        tail: &'a [u8],
+    },
 }
 
 /// Cuts a byte stream into lines. `feed` takes what was read; `next` is called until it gives nothing more.

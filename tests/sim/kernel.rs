@@ -1,7 +1,6 @@
 //! Fake processes: what a kernel and a hostile server might do, one step at a time.
 
 use serde_json::Value;
-use stdiod::ids::InstanceId;
 
 /// splitmix64: small, good enough, and the same everywhere.
 pub struct Rng(pub u64);
@@ -37,7 +36,6 @@ pub enum Stage {
 }
 
 pub struct Process {
-    pub instance: InstanceId,
     pub server: String,
     pub stage: Stage,
     pub stdout_open: bool,
@@ -51,9 +49,8 @@ pub struct Process {
 }
 
 impl Process {
-    pub fn new(instance: InstanceId, server: &str) -> Process {
+    pub fn new(server: &str) -> Process {
         Process {
-            instance,
             server: server.to_string(),
             stage: Stage::Launching,
             stdout_open: true,
@@ -88,7 +85,9 @@ impl Process {
             ("initialize", 0) => error(id, -32601),
             ("initialize", 1) if rng.one_in(4) => error(id, -32000),
             ("initialize", _) => {
-                format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"protocolVersion":"2025-11-25","serverInfo":{{"name":"s"}}}}}}"#)
+                format!(
+                    r#"{{"jsonrpc":"2.0","id":{id},"result":{{"protocolVersion":"2025-11-25","serverInfo":{{"name":"s"}}}}}}"#
+                )
             }
             ("tools/list", _) => format!(r#"{{"id":{id},"jsonrpc":"2.0","result":{{"tools":[]}}}}"#),
             (_, 0) => error(id, -32602),

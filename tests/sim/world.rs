@@ -462,7 +462,7 @@ impl World {
         assert!(self.processes.values().all(|p| p.server != name), "{name} has an instance already");
         let earliest = self.shadows.get(&name).map_or(0, |shadow| shadow.earliest);
         assert!(self.now.mono_ms >= earliest, "{name} starts at {}, not before {earliest}", self.now.mono_ms);
-        self.processes.insert(instance, Process::new(instance, &name));
+        self.processes.insert(instance, Process::new(&name));
         self.definitions.insert(name, definition);
     }
 
