@@ -170,8 +170,6 @@ mod tests {
             "call x --json tools/call -",
             "rm x --volumes",
             "ls --json",
-            "launch 3 4",
-            "discard --anything goes",
         ] {
             let words = ["stdiod"].into_iter().chain(line.split(' '));
             assert!(Args::try_parse_from(words).is_ok(), "{line}");

@@ -28,7 +28,8 @@ pub const SUBCOMMAND: &str = "sandbox-launch";
 /// write end of the report pipe, and closed here when the command is dropped.
 pub fn command(plan: &LaunchPlan, report: OwnedFd) -> io::Result<Command> {
     let mut memory = File::from(memfd_create(c"stdiod-plan", MFdFlags::MFD_CLOEXEC)?);
-    serde_json::to_writer(&mut memory, plan)?;
+    // At once: the serializer alone would make a system call for every comma.
+    memory.write_all(&serde_json::to_vec(plan)?)?;
     let fds = [OwnedFd::from(memory), report];
     let mut command = Command::new("/proc/self/exe");
     command.arg0("stdiod").arg(SUBCOMMAND).args(fds.iter().map(|fd| fd.as_raw_fd().to_string()));
