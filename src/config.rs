@@ -172,7 +172,8 @@ impl Config {
         let sources = Sources::new(file, &around.variables)?;
         refuse_tls(&sources)?;
         let listen = listeners(&sources)?;
-        let providers = providers(&sources)?;
+        let allow_isolation_none = flag(&sources, "allow_isolation_none")?;
+        let providers = providers(&sources, allow_isolation_none)?;
         let allow_host_network = flag(&sources, "allow_host_network")?;
         Ok(Config {
             auth: auth(&sources, &listen)?,
@@ -182,7 +183,7 @@ impl Config {
             log: log_filter(&sources)?,
             default_provider: default_provider(&sources, &providers)?,
             default_network: default_network(&sources, allow_host_network)?,
-            allow_isolation_none: flag(&sources, "allow_isolation_none")?,
+            allow_isolation_none,
             allow_host_network,
             insecure_registries: insecure_registries(&sources)?,
             providers,
@@ -360,12 +361,16 @@ fn insecure_registries(sources: &Sources) -> Result<Vec<String>, ConfigError> {
     }
 }
 
-/// The two that are always there, and those of the file, which may also change the two.
-fn providers(sources: &Sources) -> Result<BTreeMap<String, Provider>, ConfigError> {
+/// The two that are always there, `none` where it is allowed, and those of the file, which may also change the two.
+fn providers(sources: &Sources, none: bool) -> Result<BTreeMap<String, Provider>, ConfigError> {
     let mut providers = BTreeMap::from([
         ("gvisor".to_string(), Provider { kind: RuntimeKind::Gvisor, binary: "runsc".into(), args: Vec::new() }),
         ("crun".to_string(), Provider { kind: RuntimeKind::Native, binary: "crun".into(), args: Vec::new() }),
     ]);
+    if none {
+        let plain = Provider { kind: RuntimeKind::Plain, binary: PathBuf::new(), args: Vec::new() };
+        providers.insert("none".to_string(), plain);
+    }
     for table in sources.providers()? {
         let known = providers.get(&table.name).cloned();
         let name = table.name.clone();

@@ -16,7 +16,7 @@ use crate::os::spawn;
 use crate::os::token::Source;
 use crate::sandbox::cgroup::Hierarchies;
 use crate::sandbox::image::Images;
-use crate::sandbox::plan::{Layout, Runtime};
+use crate::sandbox::plan::{Layout, Runtime, RuntimeKind};
 use crate::sandbox::{probe, sweep};
 use crate::store::cluster::Cluster;
 use crate::store::premises;
@@ -173,15 +173,17 @@ fn find_runtimes(config: &Config) -> BTreeMap<String, Runtime> {
 fn provider_order(config: &Config, runtimes: &BTreeMap<String, Runtime>) -> Result<Vec<String>, String> {
     let wanted = &config.default_provider;
     let mut order: Vec<String> = runtimes.keys().cloned().collect();
-    order.sort_by_key(|name| (name != wanted, name != "gvisor", name.clone()));
-    match order.first() {
+    // No sandbox at all is never anybody's second choice.
+    let bare = |name: &String| runtimes[name].kind == RuntimeKind::Plain;
+    order.sort_by_key(|name| (name != wanted, bare(name), name != "gvisor", name.clone()));
+    match order.first().filter(|first| *first == wanted || !bare(first)) {
         Some(first) if first != wanted => {
             log::warn!("the default provider {wanted} is not usable here; servers that name none run under {first}");
         }
         Some(_) => {}
         None => {
             log::warn!("no provider is usable here: no server can run; `stdiod doctor` says what to install");
-            order.push(wanted.clone());
+            order.insert(0, wanted.clone());
         }
     }
     Ok(order)

@@ -7,6 +7,7 @@ use crate::core::definition::Source;
 use crate::limits::LAUNCH_MESSAGE_MAX;
 use crate::sandbox::cgroup::{Hierarchies, Mode as CgroupMode};
 use crate::sandbox::image::{Images, StoredImage};
+use crate::sandbox::plain;
 use crate::sandbox::plan::{LaunchPlan, Report, RuntimeKind, fault, is_container_id};
 use crate::sandbox::rootfs::{self, PrivateMounts};
 use crate::sandbox::spec::{self, Setting};
@@ -104,6 +105,9 @@ fn launch(plan: &LaunchPlan) -> Result<i32, LaunchFault> {
         .ok_or_else(|| fault(LaunchFaultKind::ProviderUnusable, "limits", "no cgroup hierarchy is mounted"))?;
     let prepared =
         cgroups.prepare(layout).map_err(|e| fault(LaunchFaultKind::ProviderUnusable, "preparing the cgroup", e))?;
+    if runtime.kind == RuntimeKind::Plain {
+        return plain::start(def, &cgroups.instance(layout, container_id));
+    }
     cover_unified(&mounts, &cgroups, runtime.kind)?;
 
     let root = bundle.join("rootfs");
@@ -150,7 +154,7 @@ fn cover_unified(mounts: &PrivateMounts, cgroups: &Hierarchies, kind: RuntimeKin
         (RuntimeKind::Native, CgroupMode::Hybrid, Some(v2)) => {
             mounts.cover(v2).map_err(|e| rootfs_fault(&format!("covering {}", v2.display()), e))
         }
-        (RuntimeKind::Native | RuntimeKind::Gvisor, _, _) => Ok(()),
+        (RuntimeKind::Native | RuntimeKind::Gvisor | RuntimeKind::Plain, _, _) => Ok(()),
     }
 }
 

@@ -7,6 +7,7 @@ pub mod discard;
 pub mod image;
 pub mod import;
 pub mod launch;
+pub mod plain;
 pub mod plan;
 pub mod probe;
 pub mod rootfs;

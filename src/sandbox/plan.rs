@@ -38,6 +38,8 @@ pub enum RuntimeKind {
     Gvisor,
     /// crun, runc, youki: the container's init is a plain child.
     Native,
+    /// No runtime and no sandbox: a plain child.
+    Plain,
 }
 
 /// Where things of one daemon live.

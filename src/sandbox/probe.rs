@@ -6,7 +6,7 @@ use crate::core::definition::{CrashLoop, Definition, Framing, Health, ResourceLi
 use crate::limits::{PROBE_TIMEOUT, QUEUE_DEFAULT, REPORT_MAX};
 use crate::sandbox::discard::discard;
 use crate::sandbox::launch;
-use crate::sandbox::plan::{LaunchPlan, Layout, Report, Runtime};
+use crate::sandbox::plan::{LaunchPlan, Layout, Report, Runtime, RuntimeKind};
 use nix::fcntl::OFlag;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -30,6 +30,10 @@ const USUAL_DIRS: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin",
 /// The runtime of a provider, if it is installed. A name without a directory is looked for; flags of the
 /// configuration replace ours.
 pub fn find(name: &str, provider: &Provider) -> Result<Runtime, String> {
+    if provider.kind == RuntimeKind::Plain {
+        let (binary, args) = (PathBuf::new(), Vec::new());
+        return Ok(Runtime { provider: name.to_owned(), kind: provider.kind, binary, args });
+    }
     let wanted = provider.binary.display();
     let binary = match provider.binary.is_absolute() {
         true => Some(provider.binary.clone()).filter(is_executable),

@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 pub fn send(kind: RuntimeKind, pid: i32, signal: StopSignal) -> nix::Result<()> {
     let signal = match (signal, kind) {
         (StopSignal::Kill, _) => Signal::SIGKILL,
-        (StopSignal::Term, RuntimeKind::Gvisor) => Signal::SIGTERM,
+        (StopSignal::Term, RuntimeKind::Gvisor | RuntimeKind::Plain) => Signal::SIGTERM,
         (StopSignal::Term, RuntimeKind::Native) => {
             let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
             if leaves_to_default(&status, Signal::SIGTERM) { Signal::SIGKILL } else { Signal::SIGTERM }

@@ -149,7 +149,7 @@ fn set_linux(spec: &mut Spec, def: &Definition, runtime: &Runtime, setting: &Set
     }
     let quota = (i64::from(limits.cpu_milli) * CPU_PERIOD_US as i64 / 1000).max(CPU_QUOTA_MIN_US);
     let pids = match runtime.kind {
-        RuntimeKind::Native => i64::from(limits.pids),
+        RuntimeKind::Native | RuntimeKind::Plain => i64::from(limits.pids),
         RuntimeKind::Gvisor => i64::from(limits.pids) + GVISOR_PIDS_SPARE,
     };
     let resources = linux.resources_mut().as_mut().expect("the base has resources");
@@ -159,7 +159,7 @@ fn set_linux(spec: &mut Spec, def: &Definition, runtime: &Runtime, setting: &Set
 
     match runtime.kind {
         // It brings its own kernel: no host syscall of the program is ever made, and cgroups are not shown inside.
-        RuntimeKind::Gvisor => {}
+        RuntimeKind::Gvisor | RuntimeKind::Plain => {}
         RuntimeKind::Native => {
             let cgroup = LinuxNamespaceBuilder::default().typ(LinuxNamespaceType::Cgroup).build().map_err(invalid)?;
             linux.namespaces_mut().as_mut().expect("the base has namespaces").push(cgroup);

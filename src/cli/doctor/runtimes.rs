@@ -27,6 +27,9 @@ pub fn providers(config: &Config) -> Vec<Check> {
 
 fn check(name: &str, provider: &Provider) -> Check {
     let need = Need::OneProvider;
+    if provider.kind == RuntimeKind::Plain {
+        return Check::new(name, Need::Sometimes, State::Warn, "allowed: servers that ask for it run with no sandbox");
+    }
     let Some(binary) = find(&provider.binary) else {
         let found = format!("{} is not installed", provider.binary.display());
         return Check::new(name, need, State::Missing, found).remedy(install(&provider.binary));
@@ -38,7 +41,7 @@ fn check(name: &str, provider: &Provider) -> Check {
     match provider.kind {
         RuntimeKind::Gvisor => gvisor(name, &binary, &found),
         RuntimeKind::Native if binary.file_name().is_some_and(|file| file == "crun") => crun(name, &binary, &found),
-        RuntimeKind::Native => Check::new(name, need, State::Warn, format!("{found}; not tried")),
+        RuntimeKind::Native | RuntimeKind::Plain => Check::new(name, need, State::Warn, format!("{found}; not tried")),
     }
 }
 
