@@ -1,6 +1,6 @@
 //! Cgroups as they are on this host: v1, v2 or both, found by looking at what is mounted. Owns the reading of an
-//! instance's accounts and the end of its processes; never makes a child cgroup (the runtimes do that) and never
-//! touches anything that does not lie below `/stdiod-<mark>`.
+//! instance's accounts and the end of its processes; the instance's own cgroup is made by the runtime, only the
+//! launcher's here. Never touches a process or directory that does not lie below `/stdiod-<mark>`.
 
 use crate::core::contract::Usage;
 use crate::sandbox::plan::Layout;
@@ -85,8 +85,26 @@ impl Hierarchies {
         }
     }
 
+    /// The cgroup of an instance, and with it the one of its launcher: who ends the first must end the second too.
     pub fn instance(&self, layout: &Layout, container_id: &str) -> CgroupFiles {
-        self.files(&layout.cgroup(container_id))
+        let mut files = self.files(&layout.cgroup(container_id));
+        files.dirs.extend(self.launcher(layout, container_id));
+        files
+    }
+
+    /// Moves the calling process, a launcher, below the mark before it makes anything. The runtime and whatever it
+    /// forks are then there as well until the runtime moves them to the instance's own cgroup, so that at no moment a
+    /// process of a launch is out of reach of `kill_and_remove`.
+    pub fn join_as_launcher(&self, layout: &Layout, container_id: &str) -> io::Result<()> {
+        let Some(dir) = self.launcher(layout, container_id) else { return Ok(()) };
+        fs::create_dir_all(&dir)?;
+        fs::write(dir.join("cgroup.procs"), "0")
+    }
+
+    /// One hierarchy is enough to find a process by; the freezer's can be ended without a race.
+    fn launcher(&self, layout: &Layout, container_id: &str) -> Option<PathBuf> {
+        let mount = self.v1.get("freezer").or_else(|| self.v1.values().next()).or(self.v2.as_ref())?;
+        Some(below(mount, &layout.cgroup(&format!("{container_id}-launch"))))
     }
 
     /// The parent of all instances of a daemon.
@@ -206,17 +224,21 @@ impl CgroupFiles {
         let start = Instant::now();
         let mut pause = Duration::from_millis(1);
         loop {
-            let mut left = None;
-            for dir in self.dirs.iter().filter(|dir| dir.is_dir()) {
-                kill_in(dir);
-                left = remove_dirs(dir).err().or(left);
+            // Done only when a look finds nothing: a runtime that is killed may still finish one call, and that can be
+            // the making of a directory that was just removed.
+            let there: Vec<&PathBuf> = self.dirs.iter().filter(|dir| dir.is_dir()).collect();
+            if there.is_empty() {
+                return Ok(());
             }
-            let Some(error) = left else { return Ok(()) };
+            there.iter().for_each(|dir| kill_in(dir));
+            let left: Vec<io::Error> = there.iter().filter_map(|dir| remove_dirs(dir).err()).collect();
             if start.elapsed() > limit {
-                return Err(error);
+                return Err(left.into_iter().next().unwrap_or_else(|| io::Error::other("cgroups are made anew")));
             }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(Duration::from_millis(50));
+            if !left.is_empty() {
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(Duration::from_millis(50));
+            }
         }
     }
 
@@ -377,15 +399,14 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_has_one_directory_per_hierarchy() {
+    fn an_instance_has_one_directory_per_hierarchy_and_one_for_its_launcher() {
         let dirs = |text: &str| Hierarchies::detect(text).unwrap().instance(&layout(), "3f2a9c1b-7").dirs;
-        assert_eq!(dirs(V2), [PathBuf::from("/sys/fs/cgroup/stdiod-3f2a9c1b/3f2a9c1b-7")]);
-        assert_eq!(
-            dirs(V1),
-            ["cpu,cpuacct", "memory", "pids", "systemd"]
-                .map(|c| PathBuf::from(format!("/sys/fs/cgroup/{c}/stdiod-3f2a9c1b/3f2a9c1b-7")))
-        );
-        assert_eq!(dirs(HYBRID).len(), 6);
+        let below = |mount: &str, id: &str| PathBuf::from(format!("/sys/fs/cgroup{mount}/stdiod-3f2a9c1b/{id}"));
+        assert_eq!(dirs(V2), [below("", "3f2a9c1b-7"), below("", "3f2a9c1b-7-launch")]);
+        let mut v1 = ["/cpu,cpuacct", "/memory", "/pids", "/systemd"].map(|m| below(m, "3f2a9c1b-7")).to_vec();
+        v1.push(below("/cpu,cpuacct", "3f2a9c1b-7-launch"));
+        assert_eq!(dirs(V1), v1);
+        assert_eq!(dirs(HYBRID).len(), 7);
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! The end of one instance: its processes, cgroup, bundle and the runtime's record of it. Needs no runtime: processes
-//! are all in the instance's cgroup, records all in directories of ours, mounts gone with the processes; so it works
-//! as well for a container that is half made, or whose runtime is no longer installed. Doing it twice is harmless.
+//! The end of one instance: its processes, cgroups, bundle and the runtime's record of it. Needs no runtime: processes
+//! are all in the cgroups of the instance and its launcher, records in directories of ours, mounts gone with the
+//! processes; so it serves a container that is half made, or whose runtime was removed. Doing it twice is harmless.
 
 use crate::limits::DISCARD_TIMEOUT;
 use crate::sandbox::cgroup::Hierarchies;

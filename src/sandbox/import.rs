@@ -446,3 +446,147 @@ fn parse<T: DeserializeOwned>(name: &str, text: &[u8]) -> Result<T, ImageError> 
 fn mismatch(what: &str, expected: impl ToString, found: impl ToString) -> ImageError {
     ImageError::Mismatch { what: what.to_owned(), expected: expected.to_string(), found: found.to_string() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sandbox::plan::Layout;
+    use serde_json::{Value, json};
+
+    /// A data directory and an OCI layout beside it.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Scratch {
+            let path = std::env::temp_dir().join(format!("stdiod-import-{}-{name}", std::process::id()));
+            fs::create_dir_all(path.join("oci/blobs/sha256")).unwrap();
+            fs::write(path.join("oci/oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).unwrap();
+            Scratch(path)
+        }
+
+        fn images(&self) -> Images {
+            Images::of(&Layout { data_dir: self.0.join("data"), mark: "m".into() })
+        }
+
+        fn blob(&self, kind: &str, bytes: &[u8]) -> Value {
+            let (size, digest) = Metered::new(bytes).finish().unwrap();
+            fs::write(self.0.join("oci/blobs").join(digest.replace(':', "/")), bytes).unwrap();
+            json!({ "mediaType": format!("application/vnd.oci.image.{kind}"), "digest": digest, "size": size })
+        }
+
+        /// A manifest of one layer with one file; what it says of the layer may be changed on the way.
+        fn manifest(&self, arch: &str, content: &[u8], lie: impl Fn(&mut Value, &mut String)) -> Value {
+            let mut tar = tar::Builder::new(Vec::new());
+            let mut header = tar::Header::new_gnu();
+            header.set_size(content.len() as u64);
+            header.set_mode(0o644);
+            header.set_uid(u64::from(nix::unistd::Uid::current().as_raw()));
+            header.set_gid(u64::from(nix::unistd::Gid::current().as_raw()));
+            tar.append_data(&mut header, "file", content).unwrap();
+            let tar = tar.into_inner().unwrap();
+            let (_, mut content) = Metered::new(&tar[..]).finish().unwrap();
+            let mut layer = self.blob("layer.v1.tar", &tar);
+            lie(&mut layer, &mut content);
+            let config = json!({
+                "architecture": arch, "os": "linux", "config": { "Entrypoint": ["/file"] },
+                "rootfs": { "type": "layers", "diff_ids": [content] }, "history": [],
+            });
+            let config = self.blob("config.v1+json", config.to_string().as_bytes());
+            let manifest = json!({ "schemaVersion": 2, "config": config, "layers": [layer] });
+            self.blob("manifest.v1+json", manifest.to_string().as_bytes())
+        }
+
+        fn import(&self, manifests: &[Value], tag: &str) -> Result<StoredImage, ImageError> {
+            let index = json!({ "schemaVersion": 2, "manifests": manifests });
+            fs::write(self.0.join("oci/index.json"), index.to_string()).unwrap();
+            self.images().import(&format!("{}{tag}", self.0.join("oci").display()), "test", &mut |_| {})
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn tagged(mut manifest: Value, tag: &str) -> Value {
+        manifest["annotations"] = json!({ TAG: tag });
+        manifest
+    }
+
+    #[test]
+    fn an_image_is_known_when_it_is_whole_and_gone_with_its_layers() {
+        let scratch = Scratch::new("whole");
+        let images = scratch.images();
+        assert!(images.resolve("test").unwrap().is_none());
+        let manifest = scratch.manifest(architecture(), b"one", |_, _| {});
+        let image = scratch.import(std::slice::from_ref(&manifest), "").unwrap();
+        assert_eq!(images.resolve("test:latest").unwrap(), Some(image.clone()));
+        assert_eq!(fs::read(images.layer_dirs(&image)[0].join("file")).unwrap(), b"one");
+        assert_eq!(image.config.entrypoint().as_deref(), Some(&["/file".to_owned()][..]));
+
+        // Another image under the same name: the layer that nothing needs any more goes.
+        let other = scratch.manifest(architecture(), b"two", |_, _| {});
+        let second = scratch.import(&[tagged(manifest, "a"), tagged(other, "b")], ":b").unwrap();
+        assert!(!images.layer_dirs(&image)[0].exists() && images.layer_dirs(&second)[0].exists());
+
+        // An instance stands on it: the name goes, the layer stays until the bundle is gone.
+        let bundle = scratch.0.join("data/run/bundles/x-1");
+        fs::create_dir_all(&bundle).unwrap();
+        images.claim("test", &bundle).unwrap();
+        assert!(images.remove("test").unwrap());
+        assert!(images.layer_dirs(&second)[0].exists());
+        fs::remove_dir_all(&bundle).unwrap();
+        images.remove_unused(&images.write().unwrap()).unwrap();
+        assert!(!images.layer_dirs(&second)[0].exists());
+        assert!(!images.remove("test").unwrap());
+    }
+
+    #[test]
+    fn a_blob_that_is_not_what_was_promised_leaves_nothing_behind() {
+        let scratch = Scratch::new("lies");
+        let zeros = "0".repeat(64);
+        let wrong_content = |_: &mut Value, content: &mut String| *content = format!("sha256:{}", "1".repeat(64));
+        let wrong_size = |layer: &mut Value, _: &mut String| layer["size"] = json!(7);
+        let wrong_digest = |layer: &mut Value, _: &mut String| {
+            let real = layer["digest"].as_str().unwrap().replace("sha256:", "");
+            let blobs = scratch.0.join("oci/blobs/sha256");
+            fs::copy(blobs.join(real), blobs.join(&zeros)).unwrap();
+            layer["digest"] = json!(format!("sha256:{zeros}"));
+        };
+        let escape = |_: &mut Value, content: &mut String| *content = "sha256:../../x".into();
+        let manifests = [
+            scratch.manifest(architecture(), b"x", wrong_content),
+            scratch.manifest(architecture(), b"x", wrong_size),
+            scratch.manifest(architecture(), b"x", wrong_digest),
+            scratch.manifest(architecture(), b"x", escape),
+            scratch.manifest("s390x", b"x", |_, _| {}),
+        ];
+        for manifest in manifests {
+            assert!(scratch.import(std::slice::from_ref(&manifest), "").is_err(), "{manifest}");
+            assert!(scratch.images().resolve("test").unwrap().is_none());
+            for part in ["layers", "tmp", "refs"] {
+                assert_eq!(fs::read_dir(scratch.0.join("data/images").join(part)).unwrap().count(), 0, "{part}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_manifest_for_this_machine_is_chosen_and_doubt_is_an_error() {
+        let scratch = Scratch::new("choose");
+        let ours = |mut manifest: Value, arch: &str| {
+            manifest["platform"] = json!({ "architecture": arch, "os": "linux" });
+            manifest
+        };
+        let foreign = ours(scratch.manifest("s390x", b"far", |_, _| {}), "s390x");
+        let here = ours(scratch.manifest(architecture(), b"here", |_, _| {}), architecture());
+        let image = scratch.import(&[foreign.clone(), here.clone()], "").unwrap();
+        assert_eq!(image.digest, here["digest"].as_str().unwrap());
+        assert!(scratch.import(&[foreign], "").is_err());
+        let other = scratch.manifest(architecture(), b"other", |_, _| {});
+        let both = [tagged(here, "a"), tagged(other, "b")];
+        assert!(scratch.import(&both, "").unwrap_err().to_string().contains("PATH:TAG"));
+        assert!(scratch.import(&both, ":a").is_ok());
+        assert!(scratch.import(&both, ":c").is_err());
+    }
+}

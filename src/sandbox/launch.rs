@@ -95,16 +95,17 @@ fn launch(plan: &LaunchPlan) -> Result<i32, LaunchFault> {
     let LaunchPlan { container_id, definition: def, runtime, layout, daemon_pid } = plan;
     die_with_parent(*daemon_pid)
         .map_err(|e| fault(LaunchFaultKind::Internal, "tying the launcher to the daemon", e))?;
+    let unusable = |doing: &str, e: io::Error| fault(LaunchFaultKind::ProviderUnusable, doing, e);
+    let cgroups = Hierarchies::of_this_host()
+        .ok_or_else(|| unusable("limits", io::Error::other("no cgroup hierarchy is mounted")))?;
+    let prepared = cgroups.prepare(layout).map_err(|e| unusable("preparing the cgroup", e))?;
+    cgroups.join_as_launcher(layout, container_id).map_err(|e| unusable("joining the launcher's cgroup", e))?;
+
     let bundle = layout.bundle(container_id);
     make_private_dir(&layout.runtime_root(&runtime.provider), Existing::Kept)?;
     make_private_dir(&layout.bundles_dir(), Existing::Kept)?;
     make_private_dir(&bundle, Existing::Refused)?;
-
     let mounts = PrivateMounts::enter().map_err(|e| rootfs_fault("entering a private mount namespace", e))?;
-    let cgroups = Hierarchies::of_this_host()
-        .ok_or_else(|| fault(LaunchFaultKind::ProviderUnusable, "limits", "no cgroup hierarchy is mounted"))?;
-    let prepared =
-        cgroups.prepare(layout).map_err(|e| fault(LaunchFaultKind::ProviderUnusable, "preparing the cgroup", e))?;
     if runtime.kind == RuntimeKind::Plain {
         return plain::start(def, &cgroups.instance(layout, container_id));
     }

@@ -43,6 +43,8 @@ fn account(def: &Definition) -> Result<(u32, u32), LaunchFault> {
     let (uid, gid) = user.split_once(':').unwrap_or((user, user));
     match (uid.parse(), gid.parse()) {
         (Ok(uid), Ok(gid)) => Ok((uid, gid)),
-        (_, _) => Err(fault(LaunchFaultKind::ProviderUnusable, "user", "provider none takes numbers only: uid or uid:gid")),
+        (_, _) => {
+            Err(fault(LaunchFaultKind::ProviderUnusable, "user", "provider none takes numbers only: uid or uid:gid"))
+        }
     }
 }

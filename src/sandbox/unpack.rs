@@ -391,7 +391,10 @@ mod tests {
         tar.append(&header, data).unwrap();
     }
 
-    fn tar(members: &[(EntryType, &str, &str, &[u8])]) -> Vec<u8> {
+    /// Kind, name, link target, content.
+    type Member<'a> = (EntryType, &'a str, &'a str, &'a [u8]);
+
+    fn tar(members: &[Member<'_>]) -> Vec<u8> {
         let mut tar = Builder::new(Vec::new());
         for (kind, name, link, data) in members {
             add(&mut tar, *kind, name, link, data);
@@ -449,8 +452,7 @@ mod tests {
         std::fs::write(outside.join("secret"), b"secret").unwrap();
         let abs = outside.to_str().unwrap();
         let secret = format!("{abs}/secret");
-        type Entries<'a> = &'a [(EntryType, &'a str, &'a str, &'a [u8])];
-        let hostile: [Entries; 8] = [
+        let hostile: [&[Member<'_>]; 8] = [
             &[(EntryType::Regular, "../outside/a", "", b"x")],
             &[(EntryType::Regular, "a/../../outside/a", "", b"x")],
             &[(EntryType::Regular, &format!("{abs}/a"), "", b"x")],
