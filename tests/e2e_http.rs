@@ -92,6 +92,7 @@ fn each_wrong_request_gets_its_own_refusal() {
         ("two hosts", 400, "GET /healthz HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n".into()),
         ("two blanks", 400, "GET  /healthz HTTP/1.1\r\nHost: x\r\n\r\n".into()),
         ("no version", 400, "GET /healthz\r\nHost: x\r\n\r\n".into()),
+        ("a way out of the path", 400, format!("GET {BASE}/..%2f..%2fetc HTTP/1.1\r\nHost: x\r\n\r\n")),
         ("another version", 505, "GET /healthz HTTP/2.0\r\nHost: x\r\n\r\n".into()),
         ("a long target", 414, format!("GET /{} HTTP/1.1\r\nHost: x\r\n\r\n", "a".repeat(TARGET_MAX))),
         ("a long header", 431, format!("GET /healthz HTTP/1.1\r\nHost: x\r\nX: {}\r\n\r\n", "a".repeat(HEAD_MAX))),
@@ -112,7 +113,7 @@ fn each_wrong_request_gets_its_own_refusal() {
     for (what, method, path, status, code) in [
         ("an unknown path", "GET", "/api/v1/nothing", 404, "not_found"),
         ("an unknown server", "GET", "/api/v1/mcp/servers/nobody", 404, "not_found"),
-        ("a name that is none", "GET", "/api/v1/mcp/servers/..%2f..%2fetc", 404, "not_found"),
+        ("a name that is none", "GET", "/api/v1/mcp/servers/No.Name", 404, "not_found"),
         ("a wrong method", "PUT", BASE, 405, "method_not_allowed"),
     ] {
         let reply = http.request(method, path, None);
