@@ -129,7 +129,11 @@ impl Tap {
     }
 
     pub fn read(&mut self, scratch: &mut [u8]) -> Drawn {
-        let Some(receiver) = &mut self.receiver else { return Drawn::Empty };
+        let Some(receiver) = &mut self.receiver else {
+            // An event of the same turn in which it was read to its end: there is nothing more to say.
+            self.readable = false;
+            return Drawn::Empty;
+        };
         loop {
             match receiver.read(scratch) {
                 Ok(0) => break,
