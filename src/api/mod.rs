@@ -1,3 +1,6 @@
+//! What the HTTP face means: routes, registrations, who may do what, and the one table from faults to statuses. Pure:
+//! requests become `Ask`s and `Answer`s become responses; nothing here waits, and nothing decides what a server does.
+
 pub mod auth;
 pub mod fault;
 pub mod json;

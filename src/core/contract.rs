@@ -63,8 +63,6 @@ pub enum Output {
     Launch { instance: InstanceId, provider: String, definition: Arc<Definition> },
     /// Bytes for the server's stdin, one or more whole messages.
     Write { instance: InstanceId, bytes: Vec<u8> },
-    /// No more will be written: close stdin once it is flushed.
-    CloseStdin { instance: InstanceId },
     Signal { instance: InstanceId, signal: StopSignal },
     /// The instance is over: remove its container, cgroup and files.
     Discard { instance: InstanceId },

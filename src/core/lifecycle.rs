@@ -94,7 +94,7 @@ pub enum Action {
     Greet {
         instance: InstanceId,
     },
-    /// SIGTERM and the end of its stdin.
+    /// SIGTERM.
     AskToStop {
         instance: InstanceId,
     },

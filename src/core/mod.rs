@@ -17,6 +17,7 @@ pub mod server;
 mod asks;
 mod bridge;
 mod changes;
+mod shutdown;
 
 use crate::api::auth::Tokens;
 use crate::api::fault::{Code, Fault};
@@ -31,7 +32,7 @@ use crate::core::outbox::{Outbox, Pending};
 use crate::core::parked::{Parked, WaitOn};
 use crate::core::server::Server;
 use crate::ids::{CallId, ConnId, InstanceId, ServerId};
-use crate::limits::{DRAIN_GRACE, STARTS_AT_ONCE, STORE_WAIT};
+use crate::limits::STARTS_AT_ONCE;
 use std::collections::{HashMap, HashSet, VecDeque};
 
 /// What the core must know of its daemon.
@@ -296,8 +297,8 @@ impl Core {
             }
             Action::Greet { instance } => self.greet(id, instance),
             Action::AskToStop { instance } => {
+                // Its stdin stays open: a server that sees the end of it first would leave before it has seen the signal.
                 self.outputs.push_back(Output::Signal { instance, signal: StopSignal::Term });
-                self.outputs.push_back(Output::CloseStdin { instance });
             }
             Action::Signal { instance, signal } => self.outputs.push_back(Output::Signal { instance, signal }),
             Action::Discard { instance } => {
@@ -492,64 +493,6 @@ impl Core {
             }
             // What they asked for goes on without them.
             Some(WaitOn::Stored(_) | WaitOn::Ready { .. } | WaitOn::Down(_) | WaitOn::Gone(_)) | None => {}
-        }
-    }
-
-    // --- shutdown -----------------------------------------------------------------------------------------------
-
-    fn shutdown_asked(&mut self) {
-        match self.phase {
-            Phase::Booting { .. } | Phase::Running => {
-                log::info!("shutting down: no new calls, {} in flight or waiting", self.calls.len());
-                self.phase = Phase::Draining;
-                self.deadlines.set(Timer::Shutdown, self.now.mono_ms + DRAIN_GRACE.as_millis() as u64);
-                for id in self.server_ids() {
-                    self.review_queue(id);
-                }
-            }
-            Phase::Draining | Phase::Stopping => {
-                log::warn!("second signal: killing every container now");
-                self.phase = Phase::Stopping;
-                for id in self.server_ids() {
-                    self.advance(id, Event::KillNow);
-                }
-            }
-            Phase::Flushing | Phase::Over => self.leave(),
-        }
-    }
-
-    /// Moves the shutdown on as soon as its present phase has nothing left to wait for.
-    fn follow_shutdown(&mut self) {
-        if self.phase == Phase::Draining && self.servers.values().all(|s| s.lane.in_flight().is_empty()) {
-            self.shutdown_elapsed();
-        }
-        if self.phase == Phase::Stopping && self.servers.values().all(|s| s.life.instance().is_none()) {
-            self.phase = Phase::Flushing;
-            self.deadlines.set(Timer::Shutdown, self.now.mono_ms + STORE_WAIT.as_millis() as u64);
-            self.flush();
-        }
-        if self.phase == Phase::Flushing && (self.outbox.is_clean() || !self.outbox.available()) {
-            self.leave();
-        }
-    }
-
-    fn shutdown_elapsed(&mut self) {
-        match self.phase {
-            Phase::Draining => {
-                self.phase = Phase::Stopping;
-                for id in self.server_ids() {
-                    self.advance(id, Event::Shutdown);
-                }
-            }
-            Phase::Flushing => self.leave(),
-            Phase::Booting { .. } | Phase::Running | Phase::Stopping | Phase::Over => {}
-        }
-    }
-
-    fn leave(&mut self) {
-        if self.phase != Phase::Over {
-            self.phase = Phase::Over;
-            self.outputs.push_back(Output::Exit);
         }
     }
 

@@ -254,7 +254,7 @@ impl Listener {
         &self.address
     }
 
-    /// The next client, or none for now.
+    /// The next client; none if nobody waits.
     pub fn accept(&self) -> io::Result<Option<(Socket, Peer)>> {
         loop {
             let accepted = match &self.kind {

@@ -19,7 +19,6 @@ pub struct Pipes {
     backlog_bytes: usize,
     /// How much of the backlog's front has been written.
     written: usize,
-    close_when_flushed: bool,
     pub stdout: Tap,
     pub stderr: Tap,
     pub lines: Lines,
@@ -62,7 +61,6 @@ impl Pipes {
             backlog: VecDeque::new(),
             backlog_bytes: 0,
             written: 0,
-            close_when_flushed: false,
             stdout,
             stderr,
             lines: Lines::default(),
@@ -103,14 +101,6 @@ impl Pipes {
                 Err(_) => return self.drop_stdin(),
             }
         }
-        if self.close_when_flushed {
-            self.drop_stdin();
-        }
-    }
-
-    pub fn close_stdin(&mut self) {
-        self.close_when_flushed = true;
-        self.flush();
     }
 
     fn drop_stdin(&mut self) {

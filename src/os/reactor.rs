@@ -130,8 +130,9 @@ impl Reactor {
     }
 
     fn accept(&mut self, index: usize, now: Now) {
-        loop {
-            match self.listeners[index].accept() {
+        // None: it was closed in this very turn, because the daemon is leaving.
+        while let Some(listener) = self.listeners.get(index) {
+            match listener.accept() {
                 Ok(Some((socket, peer))) => {
                     if let Err(e) = self.clients.admit(socket, peer, self.poll.registry(), now) {
                         log::warn!("a client was dropped: {e}");
@@ -198,7 +199,6 @@ impl Reactor {
                     }
                 }
                 Output::Write { instance, bytes } => self.instances.write(instance, bytes),
-                Output::CloseStdin { instance } => self.instances.close_stdin(instance),
                 Output::Signal { instance, signal } => self.instances.signal(instance, signal),
                 Output::Discard { instance } => self.instances.discard(instance),
                 Output::RemoveVolumes { name } => self.instances.remove_volumes(&name),

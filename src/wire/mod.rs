@@ -1,3 +1,6 @@
+//! Bytes ⇄ messages: HTTP/1.1 in and out, server-sent events, lines, JSON-RPC. Pure, and linear in the bytes however
+//! they are split.
+
 mod chunked;
 mod fields;
 pub mod http_in;

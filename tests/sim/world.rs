@@ -438,7 +438,6 @@ impl World {
                         assert!(process.asked.len() <= max, "{} requests at once, {max} allowed", process.asked.len());
                     }
                 }
-                Output::CloseStdin { .. } => {}
                 Output::Signal { instance, signal } => {
                     if let Some(process) = self.processes.get_mut(&instance) {
                         match signal {

@@ -1,0 +1,66 @@
+//! The end of the daemon, phase by phase: calls in flight may finish, every container is told to stop, what is known is
+//! written, and then it leaves. A second signal skips the patience. Invariant: each phase ends by itself or by its
+//! deadline, so a shutdown always ends.
+
+use crate::core::contract::Output;
+use crate::core::lifecycle::Event;
+use crate::core::{Core, Phase, Timer};
+use crate::limits::{DRAIN_GRACE, STORE_WAIT};
+
+impl Core {
+    pub(super) fn shutdown_asked(&mut self) {
+        match self.phase {
+            Phase::Booting { .. } | Phase::Running => {
+                log::info!("shutting down: no new calls, {} in flight or waiting", self.calls.len());
+                self.phase = Phase::Draining;
+                self.deadlines.set(Timer::Shutdown, self.now.mono_ms + DRAIN_GRACE.as_millis() as u64);
+                for id in self.server_ids() {
+                    self.review_queue(id);
+                }
+            }
+            Phase::Draining | Phase::Stopping => {
+                log::warn!("second signal: killing every container now");
+                self.phase = Phase::Stopping;
+                for id in self.server_ids() {
+                    self.advance(id, Event::KillNow);
+                }
+            }
+            Phase::Flushing | Phase::Over => self.leave(),
+        }
+    }
+
+    /// Moves the shutdown on as soon as its present phase has nothing left to wait for.
+    pub(super) fn follow_shutdown(&mut self) {
+        if self.phase == Phase::Draining && self.servers.values().all(|s| s.lane.in_flight().is_empty()) {
+            self.shutdown_elapsed();
+        }
+        if self.phase == Phase::Stopping && self.servers.values().all(|s| s.life.instance().is_none()) {
+            self.phase = Phase::Flushing;
+            self.deadlines.set(Timer::Shutdown, self.now.mono_ms + STORE_WAIT.as_millis() as u64);
+            self.flush();
+        }
+        if self.phase == Phase::Flushing && (self.outbox.is_clean() || !self.outbox.available()) {
+            self.leave();
+        }
+    }
+
+    pub(super) fn shutdown_elapsed(&mut self) {
+        match self.phase {
+            Phase::Draining => {
+                self.phase = Phase::Stopping;
+                for id in self.server_ids() {
+                    self.advance(id, Event::Shutdown);
+                }
+            }
+            Phase::Flushing => self.leave(),
+            Phase::Booting { .. } | Phase::Running | Phase::Stopping | Phase::Over => {}
+        }
+    }
+
+    fn leave(&mut self) {
+        if self.phase != Phase::Over {
+            self.phase = Phase::Over;
+            self.outputs.push_back(Output::Exit);
+        }
+    }
+}
