@@ -51,6 +51,8 @@ pub struct Client {
     pub doing: Doing,
     /// Sticky: the kernel has more for us, though it will not say so again.
     pub readable: bool,
+    /// It will send no more; said once, so it is kept until the end itself is read.
+    pub hung_up: bool,
     out: Vec<u8>,
     written: usize,
     /// Properties of the request under way, for the framing of its answer.
@@ -82,6 +84,7 @@ impl Client {
             parser: Parser::default(),
             doing: Doing::Reading,
             readable: true,
+            hung_up: false,
             out: Vec::new(),
             written: 0,
             keep_alive: true,
@@ -105,7 +108,7 @@ impl Client {
                 Ok(0) => return Read1::Gone,
                 Ok(n) => {
                     taken += n;
-                    self.readable = n == scratch.len();
+                    self.readable = n == scratch.len() || self.hung_up;
                     self.parser.feed(&scratch[..n]);
                     match self.parser.step() {
                         Step::NeedMore => {}

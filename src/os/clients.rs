@@ -86,7 +86,8 @@ impl Clients {
     /// The kernel says something of this client.
     pub fn woke(&mut self, id: ConnId, readable: bool, writable: bool, closed: bool, core: &mut Core, now: Now) {
         let Some(client) = self.map.get_mut(&id) else { return };
-        client.readable |= readable;
+        client.readable |= readable || closed;
+        client.hung_up |= closed;
         if closed && matches!(client.doing, Doing::Waiting | Doing::Streaming) {
             // It does not wait for its answer any more.
             client.doing = Doing::Closed;
@@ -97,7 +98,7 @@ impl Clients {
         if writable && client.has_backlog() {
             self.touched.push(id);
         }
-        if readable || closed {
+        if client.readable {
             self.serve(id, core, now);
         }
     }
