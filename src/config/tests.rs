@@ -1,3 +1,5 @@
+//! Every rule of the configuration, and the words it complains with.
+
 use super::*;
 
 const FILE: &str = "/etc/stdiod/stdiod.toml";

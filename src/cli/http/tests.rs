@@ -1,3 +1,5 @@
+//! The client against servers that are honest, slow, broken or gone.
+
 use super::*;
 use std::net::TcpListener;
 use std::thread::JoinHandle;
