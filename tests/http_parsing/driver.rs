@@ -1,9 +1,7 @@
 //! Feeds a parser in pieces and writes down what comes of it.
 
 use stdiod::api::fault::Fault;
-use stdiod::limits::{
-    BODY_MAX, CHUNK_LINE_MAX, EMPTY_LINES_MAX, HEAD_MAX, HEADERS_MAX, REQUEST_LINE_MAX, TARGET_MAX, TRAILERS_MAX,
-};
+use stdiod::limits::{BODY_MAX, HEAD_MAX, TRAILERS_MAX};
 use stdiod::wire::http_in::{Method, Parser, Phase, Step};
 
 /// splitmix64.
@@ -46,7 +44,7 @@ pub struct Seen {
     pub mark: Option<Vec<u8>>,
     pub body: Vec<u8>,
     pub keep_alive: bool,
-    http10: bool,
+    pub http10: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -8,7 +8,6 @@ mod malformed;
 
 use driver::*;
 use malformed::*;
-use stdiod::api::fault::Fault;
 use stdiod::limits::{
     BODY_MAX, CHUNK_LINE_MAX, EMPTY_LINES_MAX, HEAD_MAX, HEADERS_MAX, REQUEST_LINE_MAX, TARGET_MAX, TRAILERS_MAX,
 };

@@ -1,10 +1,8 @@
 //! The table of malformed requests, each with the status it must be refused with.
 
-use stdiod::api::fault::Fault;
 use stdiod::limits::{
     BODY_MAX, CHUNK_LINE_MAX, EMPTY_LINES_MAX, HEAD_MAX, HEADERS_MAX, REQUEST_LINE_MAX, TARGET_MAX, TRAILERS_MAX,
 };
-use stdiod::wire::http_in::{Method, Parser, Phase, Step};
 
 /// Each with the status it must be refused with.
 pub fn malformed() -> Vec<(String, u16)> {

@@ -7,25 +7,22 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use postgres::{Client, NoTls};
 use rig::*;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::fs;
 use std::mem::ManuallyDrop;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use stdiod::core::contract::{LastCrash, Snapshot, Status, StoreOp, StoreOutcome, StoredServer, StoredStatus, Token};
-use stdiod::core::definition::{
-    CrashLoop, Definition, Framing, Health, PortMapping, ResourceLimits, RestartPolicy, Source,
-};
+use stdiod::core::contract::{LastCrash, Snapshot, Status, StoreOp, StoreOutcome, StoredServer, StoredStatus};
+use stdiod::core::definition::{Definition, Source};
 use stdiod::ids::{ServerId, StoreSeq, Uuid};
 use stdiod::limits::{STORE_CHANNEL, STORE_WAIT};
-use stdiod::store::cluster::{Action, Cluster, Event, Role};
 use stdiod::store::premises::{Account, prepare};
-use stdiod::store::thread::{Store, StoreEvent};
+use stdiod::store::thread::StoreEvent;
 
 // --- operations -------------------------------------------------------------------------------------------------------
 

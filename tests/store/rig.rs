@@ -5,20 +5,16 @@ use nix::unistd::Pid;
 use postgres::{Client, NoTls};
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
-use std::mem::ManuallyDrop;
-use std::os::unix::fs::{PermissionsExt, chown};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::Child;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use stdiod::core::contract::{LastCrash, Snapshot, Status, StoreOp, StoreOutcome, StoredServer, StoredStatus, Token};
+use stdiod::core::contract::{Snapshot, Status, StoreOp, StoreOutcome, StoredServer, StoredStatus, Token};
 use stdiod::core::definition::{
     CrashLoop, Definition, Framing, Health, PortMapping, ResourceLimits, RestartPolicy, Source,
 };
 use stdiod::ids::{ServerId, StoreSeq, Uuid};
-use stdiod::limits::{STORE_CHANNEL, STORE_WAIT};
 use stdiod::store::cluster::{Action, Cluster, Event, Role};
 use stdiod::store::premises::{Account, prepare};
 use stdiod::store::thread::{Store, StoreEvent};
