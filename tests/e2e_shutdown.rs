@@ -53,6 +53,8 @@ fn a_second_signal_ends_the_patience() {
 fn calls_in_flight_are_answered_before_the_daemon_goes() {
     let mut daemon = Daemon::start();
     daemon.register(&python("rude", "crun", RUDE));
+    // The daemon itself asks a new server for its tools; once this is answered the next call is in flight at once.
+    daemon.text("rude", "echo", json!({"text": "first"}));
     std::thread::scope(|scope| {
         let asleep = scope.spawn(|| daemon.tool("rude", "sleep", json!({"ms": 2_000})));
         daemon.wait_until("rude", "busy", |status| status["queue"]["in_flight"] == 1);
