@@ -73,9 +73,7 @@ impl World {
         }
         left.extend(mounts_with(home).into_iter().map(|mount| format!("mount {mount}")));
         left.extend(loops_with(home).into_iter().map(|device| format!("loop device of {device}")));
-        left.extend(
-            self.parents().iter().filter(|path| path.exists()).map(|path| format!("cgroup {}", path.display())),
-        );
+        left.extend(parents(Path::new(home)).iter().map(|path| format!("cgroup {}", path.display())));
         left.sort();
         left.dedup();
         left
@@ -92,22 +90,19 @@ impl World {
         for mount in mounts_with(home.to_str().expect("our own name")).iter().rev() {
             let _ = nix::mount::umount2(mount.as_str(), nix::mount::MntFlags::MNT_DETACH);
         }
-        for cgroup in self.cgroups.iter().chain(&self.parents()) {
+        for cgroup in self.cgroups.iter().chain(&parents(home)) {
             let _ = std::fs::remove_dir(cgroup);
         }
     }
-
-    /// The `stdiod-<mark>` directories.
-    fn parents(&self) -> BTreeSet<PathBuf> {
-        self.cgroups
-            .iter()
-            .filter_map(|path| path.ancestors().find(|up| is_marked(up)).map(Path::to_path_buf))
-            .collect()
-    }
 }
 
-fn is_marked(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("stdiod-"))
+/// What is there of the cgroups that hold a daemon's containers, one in each hierarchy.
+fn parents(home: &Path) -> Vec<PathBuf> {
+    let name = stdiod::sandbox::plan::Layout::of(home.join("data")).cgroup_parent();
+    let name = name.strip_prefix("/").expect("below the root of a hierarchy");
+    let hierarchies = std::fs::read_dir(CGROUPS).into_iter().flatten().flatten().map(|entry| entry.path());
+    let all = std::iter::once(PathBuf::from(CGROUPS)).chain(hierarchies).map(|root| root.join(name));
+    all.filter(|path| path.exists()).collect()
 }
 
 /// Children and theirs, parents first.
