@@ -17,15 +17,13 @@ die() {
 
 have() { command -v "$1" >/dev/null 2>&1; }
 
-# Runs a command as root: directly, or through sudo for anyone else.
+# What makes a command root's: nothing for root, sudo for anyone else.
+root=()
+[ "$(id -u)" -eq 0 ] || root=(sudo)
+
 as_root() {
-  if [ "$(id -u)" -eq 0 ]; then
-    "$@"
-  elif have sudo; then
-    sudo "$@"
-  else
-    die "this needs root: run it as root, or install sudo"
-  fi
+  [ ${#root[@]} -eq 0 ] || have sudo || die "this needs root: run it as root, or install sudo"
+  "${root[@]}" "$@"
 }
 
 # Runs a command whose output matters only if it fails.
