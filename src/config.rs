@@ -7,6 +7,7 @@ mod source;
 pub use source::Place;
 
 use crate::sandbox::plan::RuntimeKind;
+use crate::sandbox::registry::Registries;
 use source::{Found, ProviderTable, Sources, nearest};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -35,6 +36,8 @@ pub struct Config {
     pub allow_host_network: bool,
     /// `host[:port]` of registries that are spoken to without TLS.
     pub insecure_registries: Vec<String>,
+    /// `host[:port]` that names without a registry are pulled from; none: they are not pulled.
+    pub default_registry: Option<String>,
     pub providers: BTreeMap<String, Provider>,
     /// False only by `ENABLE_AGENT_WORKSPACES=false`: the daemon answers, and hosts nothing.
     pub hosting_enabled: bool,
@@ -186,9 +189,14 @@ impl Config {
             allow_isolation_none,
             allow_host_network,
             insecure_registries: insecure_registries(&sources)?,
+            default_registry: default_registry(&sources)?,
             providers,
             hosting_enabled: hosting_enabled(&around.variables),
         })
+    }
+
+    pub fn registries(&self) -> Registries {
+        Registries { insecure: self.insecure_registries.clone(), default: self.default_registry.clone() }
     }
 
     pub fn admin_token_file(&self) -> PathBuf {
@@ -350,7 +358,6 @@ fn default_network(sources: &Sources, allow_host_network: bool) -> Result<Option
 
 fn insecure_registries(sources: &Sources) -> Result<Vec<String>, ConfigError> {
     let Some(Found { value, at }) = sources.list("insecure_registries")? else { return Ok(Vec::new()) };
-    let is_host = |item: &str| !item.is_empty() && !item.contains(|c: char| c == '/' || c.is_whitespace());
     match value.iter().find(|item| !is_host(item)) {
         None => Ok(value),
         Some(wrong) => {
@@ -359,6 +366,20 @@ fn insecure_registries(sources: &Sources) -> Result<Vec<String>, ConfigError> {
             Err(ConfigError::invalid(at, "insecure_registries", problem, remedy))
         }
     }
+}
+
+fn default_registry(sources: &Sources) -> Result<Option<String>, ConfigError> {
+    match sources.string("default_registry")? {
+        Some(Found { value, at }) if !is_host(&value) => {
+            let remedy = "write HOST or HOST:PORT, without a scheme or a path";
+            Err(ConfigError::invalid(at, "default_registry", format!("is `{value}`"), remedy))
+        }
+        found => Ok(found.map(|found| found.value)),
+    }
+}
+
+fn is_host(item: &str) -> bool {
+    !item.is_empty() && !item.contains(|c: char| c == '/' || c.is_whitespace())
 }
 
 /// The two that are always there, `none` where it is allowed, and those of the file, which may also change the two.

@@ -43,6 +43,10 @@ counted!(
     CallId
 );
 counted!(
+    /// One pull of an image, for everyone who waits for it.
+    PullId
+);
+counted!(
     /// One operation handed to the store thread.
     StoreSeq
 );

@@ -145,9 +145,39 @@ pub const MANIFEST_MAX: u64 = 4 * MIB as u64;
 /// A layer may unpack to `IMAGE_RATIO_FREE` bytes in any case, and beyond that to so many times its packed size.
 pub const IMAGE_RATIO_MAX: u64 = 200;
 pub const IMAGE_RATIO_FREE: u64 = 512 * MIB as u64;
+/// An index of indexes of indexes is nobody's image.
+pub const INDEX_DEPTH_MAX: u32 = 4;
 /// A path in a layer, and the parts it has.
 pub const IMAGE_PATH_MAX: usize = 4 * KIB;
 pub const IMAGE_DEPTH_MAX: usize = 256;
+
+// --- registries ---------------------------------------------------------------------------------------------------
+
+/// To reach a registry, and the longest silence of one that was reached.
+pub const REGISTRY_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+pub const REGISTRY_STALL_TIMEOUT: Duration = Duration::from_secs(30);
+pub const HTTP_REDIRECTS_MAX: usize = 5;
+/// What is read of a token service's answer or of a registry's complaint, and what is shown of the latter.
+pub const TOKEN_ANSWER_MAX: u64 = 64 * KIB as u64;
+pub const REGISTRY_WORDS_MAX: usize = 300;
+pub const AUTH_FILE_MAX: u64 = MIB as u64;
+/// A whole pull, however it trickles; what has come is kept.
+pub const PULL_TIME_MAX: Duration = Duration::from_secs(2 * 3600);
+/// Connections in a row that bring nothing of a blob.
+pub const FETCH_ATTEMPTS: u32 = 4;
+/// Rounds of a pull whose layers are removed under it.
+pub const PULL_ATTEMPTS: u32 = 3;
+/// Layers of one image that come at once, and pulls of the daemon.
+pub const DOWNLOADS_AT_ONCE: usize = 3;
+pub const PULLS_AT_ONCE: usize = 3;
+/// Between two words about the same layer.
+pub const PULL_PROGRESS_EVERY: Duration = Duration::from_millis(250);
+/// One word of a puller.
+pub const PULL_LINE_MAX: usize = 64 * KIB;
+/// Parts of a blob that nobody comes back for.
+pub const PARTS_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
+/// How long a client that waits for a start waits for its image; afterwards it is told how far the pull is.
+pub const PULL_WAIT: Duration = Duration::from_secs(600);
 
 // --- the store ----------------------------------------------------------------------------------------------------
 
@@ -213,5 +243,7 @@ const _: () = assert!(DRAIN_GRACE.as_secs() < SHUTDOWN_GRACE.as_secs());
 const _: () = assert!(LOG_TAIL_DEFAULT <= LOG_LINES_KEPT);
 const _: () = assert!(CLIENT_ANSWER_MAX > LINE_MAX, "the client can take whatever a server may answer");
 const _: () = assert!(CLIENT_LIFECYCLE_WAIT.as_secs() > STARTUP_TIMEOUT_DEFAULT.as_secs() + STOP_GRACE.as_secs());
+const _: () = assert!(CLIENT_LIFECYCLE_WAIT.as_secs() > PULL_WAIT.as_secs() + STARTUP_TIMEOUT_DEFAULT.as_secs());
+const _: () = assert!(8 * LAUNCH_MESSAGE_MAX < PULL_LINE_MAX, "the message fits even if every byte is escaped");
 const _: () = assert!(STORE_STATEMENT_WAIT.as_millis() < STORE_WAIT.as_millis(), "the database gives up first");
 const _: () = assert!(STORE_CONNECT_WAIT.as_millis() < STORE_WAIT.as_millis());

@@ -6,7 +6,7 @@ use crate::api::fault::Fault;
 use crate::api::json::{self, Field, Fields};
 use crate::api::quantity;
 use crate::core::definition::{
-    CrashLoop, Definition, Framing, Health, OnUnresponsive, ResourceLimits, RestartPolicy, Source,
+    CrashLoop, Definition, Framing, Health, OnUnresponsive, PullPolicy, ResourceLimits, RestartPolicy, Source,
 };
 use crate::ids::Uuid;
 use crate::limits::{
@@ -21,6 +21,7 @@ const FIELDS: &[&str] = &[
     "name",
     "image",
     "rootfs",
+    "pull_policy",
     "cmd",
     "stdio_bridge",
     "restart_policy",
@@ -80,6 +81,7 @@ fn standard(name: String, source: Source) -> Definition {
     Definition {
         name,
         source,
+        pull_policy: PullPolicy::Missing,
         cmd: Vec::new(),
         stdio_bridge: true,
         restart_policy: RestartPolicy::Always,
@@ -107,6 +109,9 @@ fn standard(name: String, source: Source) -> Definition {
 fn apply(fields: &mut Fields, definition: &mut Definition, standard: &Definition) -> Result<(), Fault> {
     let d = definition;
     let s = standard;
+    fields.set("pull_policy", &mut d.pull_policy, &s.pull_policy, |field| {
+        field.one_of(&[("missing", PullPolicy::Missing), ("always", PullPolicy::Always), ("never", PullPolicy::Never)])
+    })?;
     fields.set("cmd", &mut d.cmd, &s.cmd, cmd)?;
     fields.set("stdio_bridge", &mut d.stdio_bridge, &s.stdio_bridge, Field::boolean)?;
     fields.set("restart_policy", &mut d.restart_policy, &s.restart_policy, |field| {

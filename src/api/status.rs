@@ -2,7 +2,7 @@
 //! environment variable. Every field is always there, `null` where nothing is known.
 
 use crate::api::quantity::{show_bytes, show_cpu};
-use crate::core::contract::{LastCrash, StatusView};
+use crate::core::contract::{ImagePull, LastCrash, StatusView};
 use crate::core::definition::{Definition, RestartPolicy, Source};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -32,6 +32,7 @@ struct StatusObject<'a> {
     crash_loop: Loop,
     server_info: Option<&'a RawValue>,
     protocol_version: Option<&'a str>,
+    image_pull: Option<Pull<'a>>,
     environment: Vec<&'a str>,
     created_at: String,
     last_used_at: Option<String>,
@@ -44,6 +45,15 @@ struct Crash<'a> {
     signal: Option<i32>,
     oom: bool,
     stderr_tail: &'a [String],
+}
+
+#[derive(Serialize)]
+struct Pull<'a> {
+    state: &'static str,
+    layer: Option<&'a str>,
+    bytes: u64,
+    total: u64,
+    error: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -123,9 +133,20 @@ fn object(view: &StatusView) -> StatusObject<'_> {
         crash_loop: Loop { level: view.crash_level, next_attempt_at: view.next_attempt_unix_ms.map(rfc3339) },
         server_info: view.server_info.as_deref().and_then(|raw| serde_json::from_slice(raw).ok()),
         protocol_version: view.protocol_version.as_deref(),
+        image_pull: view.image_pull.as_ref().map(pull),
         environment: definition.environment.keys().map(String::as_str).collect(),
         created_at: rfc3339(view.created_unix_ms),
         last_used_at: view.last_used_unix_ms.map(rfc3339),
+    }
+}
+
+fn pull(pull: &ImagePull) -> Pull<'_> {
+    Pull {
+        state: pull.state.wire(),
+        layer: pull.layer.as_deref(),
+        bytes: pull.bytes,
+        total: pull.total,
+        error: pull.error.as_deref(),
     }
 }
 
@@ -200,6 +221,7 @@ pub mod tests {
             protocol_version: None,
             instance: None,
             usage: None,
+            image_pull: None,
             created_unix_ms: 1_771_322_400_000,
             last_used_unix_ms: None,
         }
@@ -233,7 +255,7 @@ pub mod tests {
                 "resource_usage": {"cpu_percent": null, "cpu_ms_total": null, "memory_bytes": null,
                                    "memory_limit_bytes": 536870912, "pids": null, "disk_bytes": null},
                 "queue": {"in_flight": 0, "waiting": 0}, "crash_loop": {"level": 0, "next_attempt_at": null},
-                "server_info": null, "protocol_version": null, "environment": ["A", "TOKEN"],
+                "server_info": null, "protocol_version": null, "image_pull": null, "environment": ["A", "TOKEN"],
                 "created_at": "2026-02-17T10:00:00.000Z", "last_used_at": null,
             })
         );

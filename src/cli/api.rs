@@ -3,9 +3,10 @@
 
 use super::Common;
 use super::error::{Error, Refusal, Refuser};
-use super::http::{Answer, Client, Head, Request, Streamed, Target};
+use super::http::{Answer, Client, Request, Streamed, Target};
 use crate::config::Config;
 use crate::limits::{CLIENT_LIFECYCLE_WAIT, CLIENT_QUICK_WAIT, REQUEST_TIMEOUT_MAX};
+use crate::wire::answer::Head;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -3,9 +3,10 @@
 //! sends, it reads a bounded amount and waits a bounded time.
 
 use crate::config::Listen;
-use crate::limits::{CLIENT_ANSWER_MAX, CLIENT_CONNECT_TIMEOUT, CLIENT_HEAD_MAX, HEADERS_MAX};
+use crate::limits::{CLIENT_ANSWER_MAX, CLIENT_CONNECT_TIMEOUT};
+use crate::wire::answer::{Body, Head, read_head};
 use std::fmt;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -144,19 +145,6 @@ pub struct Request<'a> {
     pub patience: Duration,
 }
 
-/// An answer's head.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Head {
-    pub status: u16,
-    headers: Vec<(String, String)>,
-}
-
-impl Head {
-    pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
-    }
-}
-
 #[derive(Debug)]
 pub struct Answer {
     pub head: Head,
@@ -218,8 +206,8 @@ impl Client {
         exchange().map_err(|why| self.fault(why, request.patience))?;
         let mut reader = BufReader::new(stream);
         let head = read_head(&mut reader).map_err(|why| self.fault(why, request.patience))?;
-        let framing = Framing::of(&head, request.method).map_err(|why| self.fault(why, request.patience))?;
-        Ok(Streamed { head, body: BufReader::new(Body { reader, framing }) })
+        let body = Body::of(&head, request.method, reader).map_err(|why| self.fault(why, request.patience))?;
+        Ok(Streamed { head, body: BufReader::new(body) })
     }
 
     fn request_head(&self, request: &Request) -> Vec<u8> {
@@ -292,147 +280,6 @@ impl Write for &Stream {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
-    }
-}
-
-fn bad(why: impl Into<String>) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, why.into())
-}
-
-/// The final head; interim ones (100 Continue) are skipped.
-fn read_head(reader: &mut impl BufRead) -> io::Result<Head> {
-    loop {
-        let head = read_one_head(reader)?;
-        if head.status >= 200 {
-            return Ok(head);
-        }
-    }
-}
-
-fn read_one_head(reader: &mut impl BufRead) -> io::Result<Head> {
-    let mut bytes = Vec::new();
-    while !bytes.ends_with(b"\r\n\r\n") && !bytes.ends_with(b"\n\n") {
-        if read_line(reader, &mut bytes, CLIENT_HEAD_MAX)? == 0 {
-            return Err(bad(if bytes.is_empty() { "the connection was closed" } else { "its head is cut off" }));
-        }
-    }
-    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
-    let mut parsed = httparse::Response::new(&mut headers);
-    match parsed.parse(&bytes) {
-        Ok(httparse::Status::Complete(_)) => {}
-        Ok(httparse::Status::Partial) => return Err(bad("its head is cut off")),
-        Err(error) => return Err(bad(format!("it is not HTTP/1.1 ({error})"))),
-    }
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    Ok(Head {
-        status: parsed.code.ok_or_else(|| bad("it has no status"))?,
-        headers: parsed.headers.iter().map(|header| (header.name.to_string(), text(header.value))).collect(),
-    })
-}
-
-/// Appends one line with its end to `line`, which may not grow past `max`.
-pub(super) fn read_line(reader: &mut impl BufRead, line: &mut Vec<u8>, max: usize) -> io::Result<usize> {
-    let room = (max - line.len().min(max)) as u64;
-    let read = reader.take(room + 1).read_until(b'\n', line)?;
-    if line.len() > max {
-        return Err(bad(format!("a line or head is longer than {max} bytes")));
-    }
-    Ok(read)
-}
-
-/// How much of a body is still to come.
-#[derive(Debug, PartialEq, Eq)]
-enum Framing {
-    Length(u64),
-    Chunk { left: u64 },
-    ChunkStart,
-    UntilClose,
-    Done,
-}
-
-impl Framing {
-    fn of(head: &Head, method: &str) -> io::Result<Framing> {
-        if method == "HEAD" || matches!(head.status, 204 | 304) {
-            return Ok(Framing::Done);
-        }
-        if head.header("transfer-encoding").is_some_and(|value| value.eq_ignore_ascii_case("chunked")) {
-            return Ok(Framing::ChunkStart);
-        }
-        match head.header("content-length") {
-            None => Ok(Framing::UntilClose),
-            Some(length) => {
-                length.trim().parse().map(Framing::Length).map_err(|_| bad("its Content-Length is no number"))
-            }
-        }
-    }
-}
-
-/// The body of an answer, without its framing.
-pub struct Body<R> {
-    reader: BufReader<R>,
-    framing: Framing,
-}
-
-impl<R: Read> Body<R> {
-    fn read_chunk_start(&mut self) -> io::Result<Framing> {
-        let mut line = Vec::new();
-        read_line(&mut self.reader, &mut line, CLIENT_HEAD_MAX)?;
-        let text = String::from_utf8_lossy(&line);
-        let size = text.split(';').next().unwrap_or_default().trim();
-        let left = u64::from_str_radix(size, 16).map_err(|_| bad("a chunk has no size"))?;
-        if left > 0 {
-            return Ok(Framing::Chunk { left });
-        }
-        // Trailers, up to the empty line.
-        loop {
-            let mut line = Vec::new();
-            if read_line(&mut self.reader, &mut line, CLIENT_HEAD_MAX)? == 0 || line.trim_ascii().is_empty() {
-                return Ok(Framing::Done);
-            }
-        }
-    }
-
-    fn read_at_most(&mut self, left: u64, buf: &mut [u8]) -> io::Result<usize> {
-        let room = buf.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-        match self.reader.read(&mut buf[..room])? {
-            0 if room > 0 => Err(bad("the connection was closed in the middle of it")),
-            read => Ok(read),
-        }
-    }
-
-    fn end_of_chunk(&mut self) -> io::Result<()> {
-        let mut end = [0; 2];
-        self.reader.read_exact(&mut end)?;
-        if &end != b"\r\n" {
-            return Err(bad("a chunk does not end where it says"));
-        }
-        Ok(())
-    }
-}
-
-impl<R: Read> Read for Body<R> {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        loop {
-            match self.framing {
-                Framing::Done | Framing::Length(0) => return Ok(0),
-                Framing::UntilClose => return self.reader.read(buf),
-                Framing::Length(left) => {
-                    let read = self.read_at_most(left, buf)?;
-                    self.framing = Framing::Length(left - read as u64);
-                    return Ok(read);
-                }
-                Framing::ChunkStart => self.framing = self.read_chunk_start()?,
-                Framing::Chunk { left } => {
-                    let read = self.read_at_most(left, buf)?;
-                    self.framing = Framing::Chunk { left: left - read as u64 };
-                    if left == read as u64 {
-                        self.end_of_chunk()?;
-                        self.framing = Framing::ChunkStart;
-                    }
-                    return Ok(read);
-                }
-            }
-        }
     }
 }
 

@@ -3,10 +3,10 @@
 
 use super::api::{Api, server_path};
 use super::error::Error;
-use super::http::read_line;
 use super::screen::{Form, Screen};
 use super::table::visible;
 use crate::limits::STREAM_BACKLOG_MAX;
+use crate::wire::answer::read_line;
 use serde_json::Value;
 use std::io::{self, BufRead};
 

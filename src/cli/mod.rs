@@ -8,6 +8,7 @@ mod http;
 mod image;
 mod json;
 mod logs;
+mod progress;
 mod register;
 mod screen;
 mod serve;
@@ -91,7 +92,7 @@ enum Command {
     Rm(servers::Rm),
     /// Show what a server wrote to stderr, and its lifecycle
     Logs(logs::Logs),
-    /// Import, list and remove images
+    /// Pull, import, list and remove images
     #[command(subcommand)]
     Image(image::Image),
     /// Make, list and revoke access tokens

@@ -32,6 +32,7 @@ const KEYS: &[Key] = &[
     key("allow_isolation_none"),
     key("allow_host_network"),
     key("insecure_registries"),
+    key("default_registry"),
 ];
 /// Only in the file: a table per provider does not fit a variable.
 const PROVIDERS: &str = "providers";

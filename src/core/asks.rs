@@ -225,10 +225,9 @@ impl Core {
 
     /// Lets the client wait until the server is up or down, if it is not so already.
     pub(super) fn park_for(&mut self, conn: ConnId, id: ServerId, up: bool) {
-        let server = &self.servers[&id];
         let grace_ms = STOP_GRACE.as_millis() as u64;
         let (on, wait_ms) = match up {
-            true => (WaitOn::Ready { server: id, registered: false }, server.definition.startup_timeout_ms + grace_ms),
+            true => (WaitOn::Ready { server: id, registered: false }, self.start_wait_ms(id) + grace_ms),
             false => (WaitOn::Down(id), 2 * grace_ms),
         };
         self.park(conn, on, self.now.mono_ms + wait_ms);
@@ -308,6 +307,7 @@ pub(super) fn needs_restart(old: &Definition, new: &Definition) -> bool {
     // Only what the core reads at run time may differ; everything else is built into the container.
     let same_at_run_time = Definition {
         restart_policy: new.restart_policy,
+        pull_policy: new.pull_policy,
         max_in_flight: new.max_in_flight,
         queue_max: new.queue_max,
         request_timeout_ms: new.request_timeout_ms,

@@ -6,8 +6,8 @@
 
 use crate::api::auth::Principal;
 use crate::api::fault::Fault;
-use crate::core::definition::Definition;
-use crate::ids::{ConnId, InstanceId, ServerId, StoreSeq};
+use crate::core::definition::{Definition, PullPolicy};
+use crate::ids::{ConnId, InstanceId, PullId, ServerId, StoreSeq};
 use crate::wire::lines::Line;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -39,6 +39,12 @@ pub enum Input<'a> {
     Asked { conn: ConnId, who: Principal, ask: Ask<'a> },
     ClientGone { conn: ConnId },
 
+    // --- images
+    /// It is here, or was all the time.
+    Pulled { pull: PullId },
+    PullProgressed { pull: PullId, step: PullStep },
+    PullFailed { pull: PullId, why: LaunchFault },
+
     // --- instances
     Launched { instance: InstanceId },
     LaunchFailed { instance: InstanceId, why: LaunchFault },
@@ -58,6 +64,12 @@ pub enum Output {
     Stream { conn: ConnId, entry: LogEntry },
     /// No more will come on that stream.
     EndStream { conn: ConnId },
+
+    // --- images
+    /// See to it that the image is here: `Pulled` or `PullFailed` will follow, unless it is abandoned.
+    Pull { pull: PullId, image: String, policy: PullPolicy },
+    /// Nobody waits for it any more.
+    AbandonPull { pull: PullId },
 
     // --- instances
     Launch { instance: InstanceId, provider: String, definition: Arc<Definition> },
@@ -168,8 +180,43 @@ pub struct StatusView {
     /// The instance that `usage` is read from when the answer is given.
     pub instance: Option<InstanceId>,
     pub usage: Option<Usage>,
+    pub image_pull: Option<ImagePull>,
     pub created_unix_ms: u64,
     pub last_used_unix_ms: Option<u64>,
+}
+
+/// The last pull of a server's image, as far as it has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImagePull {
+    pub state: PullState,
+    /// The digest of the layer that was last heard of.
+    pub layer: Option<String>,
+    /// Of all layers that come.
+    pub bytes: u64,
+    pub total: u64,
+    pub error: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PullState {
+    /// For the registry, or for other pulls.
+    Waiting,
+    Downloading,
+    Unpacking,
+    Done,
+    Failed,
+}
+
+impl PullState {
+    pub fn wire(self) -> &'static str {
+        match self {
+            PullState::Waiting => "waiting",
+            PullState::Downloading => "downloading",
+            PullState::Unpacking => "unpacking",
+            PullState::Done => "done",
+            PullState::Failed => "failed",
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -280,6 +327,44 @@ pub enum LaunchFaultKind {
     Rootfs,
     Runtime,
     Internal,
+}
+
+/// What a puller says, one line each.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PullStep {
+    /// The registry has it: so many layers, and so many bytes to come.
+    Resolved {
+        digest: String,
+        layers: usize,
+        bytes: u64,
+    },
+    /// `index` counts from 1; `bytes` and `total` are of all layers that come.
+    Layer {
+        index: usize,
+        of: usize,
+        layer: String,
+        state: LayerState,
+        layer_bytes: u64,
+        layer_total: u64,
+        bytes: u64,
+        total: u64,
+    },
+    /// The last word, or this:
+    Done {
+        digest: String,
+    },
+    Failed(LaunchFault),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LayerState {
+    Downloading,
+    Downloaded,
+    /// Another image has brought it.
+    Present,
+    Unpacking,
 }
 
 // --- the store ----------------------------------------------------------------------------------------------------

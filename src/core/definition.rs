@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 pub struct Definition {
     pub name: String,
     pub source: Source,
+    #[serde(default)]
+    pub pull_policy: PullPolicy,
     /// Empty: the image's own command.
     pub cmd: Vec<String>,
     pub stdio_bridge: bool,
@@ -40,6 +42,18 @@ pub enum Source {
     Image(String),
     /// A read-only view of the host's `/usr` and friends.
     HostRootfs,
+}
+
+/// When a registry is asked for a server's image.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PullPolicy {
+    /// If it is not here.
+    #[default]
+    Missing,
+    /// Before every start but a restart after a crash: a registry that is away must not keep a server down that was up.
+    Always,
+    Never,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -155,6 +169,7 @@ pub mod tests {
         Definition {
             name: "echo".to_string(),
             source: Source::HostRootfs,
+            pull_policy: PullPolicy::Missing,
             cmd: vec!["cat".to_string()],
             stdio_bridge: true,
             restart_policy: RestartPolicy::Always,

@@ -4,7 +4,7 @@
 
 use crate::core::backoff::{Backoff, Verdict};
 use crate::core::contract::{Exit, ExitCause, LaunchFault, Status, StopSignal};
-use crate::core::definition::{Definition, RestartPolicy};
+use crate::core::definition::{Definition, PullPolicy, RestartPolicy, Source};
 use crate::ids::InstanceId;
 use crate::limits::{LAUNCH_TIMEOUT, SHUTDOWN_GRACE, STDOUT_CLOSED_GRACE, STOP_GRACE};
 
@@ -12,6 +12,8 @@ use crate::limits::{LAUNCH_TIMEOUT, SHUTDOWN_GRACE, STDOUT_CLOSED_GRACE, STOP_GR
 pub enum State {
     /// No instance, and none is coming.
     Down,
+    /// Its image is on its way, or being looked for.
+    Pulling,
     /// May start as soon as there is a slot.
     Due,
     /// The runtime is at work.
@@ -61,6 +63,9 @@ pub enum Then {
 pub enum Event {
     /// It should be up: boot, registration, `start`.
     Start,
+    /// Its image is here.
+    Pulled,
+    PullFailed(LaunchFault),
     /// A slot is free; `instance` is the new life's id.
     Slot {
         instance: InstanceId,
@@ -85,6 +90,12 @@ pub enum Event {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
+    /// See to the image; `Pulled` or `PullFailed` will follow.
+    Pull {
+        policy: PullPolicy,
+    },
+    /// The image is not waited for any more.
+    LeavePull,
     /// Ask for a slot; `Slot` will follow.
     Queue,
     Launch {
@@ -148,7 +159,7 @@ impl Lifecycle {
             | State::Ready { instance, .. }
             | State::Mute { instance, .. }
             | State::Stopping { instance, .. } => Some(instance),
-            State::Down | State::Due | State::Waiting { .. } | State::Failed => None,
+            State::Down | State::Pulling | State::Due | State::Waiting { .. } | State::Failed => None,
         }
     }
 
@@ -159,7 +170,7 @@ impl Lifecycle {
     pub fn status(&self) -> Status {
         match self.state {
             State::Down => Status::Stopped,
-            State::Due | State::Launching { .. } | State::Greeting { .. } => Status::Starting,
+            State::Pulling | State::Due | State::Launching { .. } | State::Greeting { .. } => Status::Starting,
             State::Ready { .. } => Status::Ready,
             State::Mute { .. } => Status::Restarting,
             State::Stopping { then, .. } => match then {
@@ -182,13 +193,18 @@ impl Lifecycle {
             // --- coming up
             (State::Down | State::Failed, Event::Start | Event::Restart) => {
                 self.backoff.reset();
-                due(&mut out)
+                begin(def, Begin::Fresh, &mut out)
             }
             (State::Waiting { .. }, Event::Start | Event::Restart) => {
                 self.backoff.reset();
-                due(&mut out)
+                begin(def, Begin::Fresh, &mut out)
             }
-            (State::Waiting { .. }, Event::Elapsed) => due(&mut out),
+            (State::Waiting { .. }, Event::Elapsed) => begin(def, Begin::AfterDeath, &mut out),
+            (State::Pulling, Event::Pulled) => due(&mut out),
+            (State::Pulling, Event::PullFailed(fault)) => {
+                out.push(Action::Fault { message: fault.message, launch: true });
+                self.after_death(def, now_ms, None, &mut out)
+            }
             (State::Due, Event::Slot { instance }) => {
                 out.push(Action::Launch { instance });
                 out.push(deadline(now_ms + LAUNCH_TIMEOUT.as_millis() as u64));
@@ -246,6 +262,16 @@ impl Lifecycle {
             }
 
             // --- going down because we say so
+            (State::Pulling, Event::Stop | Event::Shutdown | Event::KillNow) => {
+                out.push(Action::LeavePull);
+                State::Down
+            }
+            // The definition may name another image now.
+            (State::Pulling, Event::Restart) => {
+                self.backoff.reset();
+                out.push(Action::LeavePull);
+                begin(def, Begin::Fresh, &mut out)
+            }
             (State::Due | State::Waiting { .. }, Event::Stop | Event::Shutdown | Event::KillNow) => {
                 out.push(Action::Deadline { at_ms: None });
                 State::Down
@@ -312,7 +338,8 @@ impl Lifecycle {
 
             // --- nothing to do: it is there already, or the event is of a life that is over
             (
-                state @ (State::Due
+                state @ (State::Pulling
+                | State::Due
                 | State::Launching { .. }
                 | State::Greeting { .. }
                 | State::Ready { .. }
@@ -323,7 +350,9 @@ impl Lifecycle {
             (state @ (State::Down | State::Failed), Event::Stop | Event::Shutdown | Event::KillNow) => state,
             (
                 state,
-                Event::Slot { .. }
+                Event::Pulled
+                | Event::PullFailed(_)
+                | Event::Slot { .. }
                 | Event::Launched
                 | Event::LaunchFailed(_)
                 | Event::Greeted
@@ -365,7 +394,7 @@ impl Lifecycle {
                 out.push(Action::Deadline { at_ms: None });
                 State::Down
             }
-            Then::Again => due(out),
+            Then::Again => begin(def, Begin::Fresh, out),
             Then::Crash => self.after_death(def, now_ms, None, out),
         }
     }
@@ -387,13 +416,36 @@ impl Lifecycle {
                 out.push(Action::Deadline { at_ms: None });
                 State::Failed
             }
-            Verdict::Restart { delay_ms: 0, looping: false } => due(out),
+            Verdict::Restart { delay_ms: 0, looping: false } => begin(def, Begin::AfterDeath, out),
             Verdict::Restart { delay_ms, looping } => {
                 out.push(deadline(now_ms + delay_ms));
                 State::Waiting { until_ms: now_ms + delay_ms, looping }
             }
         }
     }
+}
+
+/// Why a life begins.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Begin {
+    /// A hand, a boot or a registration.
+    Fresh,
+    AfterDeath,
+}
+
+/// The first step of every life: its image, if it has one.
+fn begin(def: &Definition, why: Begin, out: &mut Vec<Action>) -> State {
+    match (&def.source, def.pull_policy, why) {
+        (Source::HostRootfs, _, _) => due(out),
+        (Source::Image(_), PullPolicy::Always, Begin::AfterDeath) => pulling(PullPolicy::Missing, out),
+        (Source::Image(_), policy, _) => pulling(policy, out),
+    }
+}
+
+fn pulling(policy: PullPolicy, out: &mut Vec<Action>) -> State {
+    out.push(Action::Deadline { at_ms: None });
+    out.push(Action::Pull { policy });
+    State::Pulling
 }
 
 fn due(out: &mut Vec<Action>) -> State {
@@ -487,6 +539,28 @@ mod tests {
         assert!(life.handle(Event::Launched, &def, 1).contains(&Action::AskToStop { instance: I }));
         life.handle(crash(0), &def, 2);
         assert_eq!(*life.state(), State::Down);
+    }
+
+    #[test]
+    fn an_image_comes_before_the_slot_and_its_want_is_a_failed_launch() {
+        let def =
+            Definition { source: Source::Image("r.test/a".into()), pull_policy: PullPolicy::Always, ..definition() };
+        let mut life = Lifecycle::default();
+        assert!(life.handle(Event::Start, &def, 0).contains(&Action::Pull { policy: PullPolicy::Always }));
+        let fault = LaunchFault { kind: crate::core::contract::LaunchFaultKind::ImageNotFound, message: "no".into() };
+        let actions = life.handle(Event::PullFailed(fault), &def, 1);
+        assert!(actions.contains(&Action::Fault { message: "no".into(), launch: true }));
+        // The first restart is at once, and asks the registry only for what is not here.
+        assert!(actions.contains(&Action::Pull { policy: PullPolicy::Missing }));
+        assert!(life.handle(Event::Pulled, &def, 2).contains(&Action::Queue));
+        life.handle(Event::Slot { instance: I }, &def, 2);
+        assert_eq!(life.instance(), Some(I));
+
+        let mut stopped = Lifecycle::default();
+        stopped.handle(Event::Start, &def, 0);
+        assert!(stopped.handle(Event::Stop, &def, 1).contains(&Action::LeavePull));
+        assert_eq!(stopped.handle(Event::Pulled, &def, 2), []);
+        assert_eq!(*stopped.state(), State::Down);
     }
 
     #[test]

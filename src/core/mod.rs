@@ -17,6 +17,7 @@ pub mod server;
 mod asks;
 mod bridge;
 mod changes;
+mod pulls;
 mod shutdown;
 
 use crate::api::auth::Tokens;
@@ -30,6 +31,7 @@ use crate::core::entropy::Entropy;
 use crate::core::lifecycle::{Action, Event, State};
 use crate::core::outbox::{Outbox, Pending};
 use crate::core::parked::{Parked, WaitOn};
+use crate::core::pulls::Pulls;
 use crate::core::server::Server;
 use crate::ids::{CallId, ConnId, InstanceId, ServerId};
 use crate::limits::STARTS_AT_ONCE;
@@ -89,6 +91,7 @@ pub struct Core {
     lives: u64,
     /// Servers that wait for a start slot, and the instances that hold one.
     start_queue: VecDeque<ServerId>,
+    pulls: Pulls,
     launching: HashSet<InstanceId>,
     calls: Calls,
     parked: Parked,
@@ -113,6 +116,7 @@ impl Core {
             instances: HashMap::new(),
             lives: 0,
             start_queue: VecDeque::new(),
+            pulls: Pulls::default(),
             launching: HashSet::new(),
             calls: Calls::default(),
             parked: Parked::default(),
@@ -164,6 +168,9 @@ impl Core {
             Input::StoreDone { seq, outcome } => self.store_done(seq, outcome),
             Input::Asked { conn, who, ask } => self.asked(conn, &who, ask),
             Input::ClientGone { conn } => self.client_gone(conn),
+            Input::Pulled { pull } => self.pulled(pull),
+            Input::PullProgressed { pull, step } => self.pull_progressed(pull, &step),
+            Input::PullFailed { pull, why } => self.pull_failed(pull, &why),
             Input::Launched { instance } => {
                 self.launching.remove(&instance);
                 self.advance_instance(instance, Event::Launched);
@@ -280,6 +287,8 @@ impl Core {
     fn act(&mut self, id: ServerId, action: Action) {
         let server = self.servers.get_mut(&id).expect("advance holds it");
         match action {
+            Action::Pull { policy } => self.pull(id, policy),
+            Action::LeavePull => self.leave_pull(id),
             Action::Queue => {
                 self.start_queue.push_back(id);
                 self.grant_slots();
@@ -434,7 +443,8 @@ impl Core {
                 WaitOn::Ready { .. } => match state {
                     State::Ready { .. } | State::Down | State::Failed => true,
                     State::Waiting { looping, .. } => looping,
-                    State::Due
+                    State::Pulling
+                    | State::Due
                     | State::Launching { .. }
                     | State::Greeting { .. }
                     | State::Mute { .. }
@@ -544,6 +554,8 @@ impl Core {
 fn event_name(event: &Event) -> &'static str {
     match event {
         Event::Start => "start",
+        Event::Pulled => "image here",
+        Event::PullFailed(_) => "pull failed",
         Event::Slot { .. } => "slot",
         Event::Launched => "launched",
         Event::LaunchFailed(_) => "launch failed",

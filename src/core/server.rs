@@ -3,7 +3,7 @@
 
 use crate::api::fault::{Code, Fault, Outcome};
 use crate::core::calls::Lane;
-use crate::core::contract::{Exit, LastCrash, Now, StatusView, StoredServer, StoredStatus};
+use crate::core::contract::{Exit, ImagePull, LastCrash, Now, StatusView, StoredServer, StoredStatus};
 use crate::core::definition::Definition;
 use crate::core::lifecycle::{Lifecycle, State, Then};
 use crate::core::log_ring::LogRing;
@@ -36,6 +36,8 @@ pub struct Server {
     /// How the instance that is just being discarded ended.
     pub ended_by: Option<Exit>,
     pub said: Said,
+    /// The pull of its image, if one was needed.
+    pub image_pull: Option<ImagePull>,
 }
 
 /// What the handshake told.
@@ -76,6 +78,7 @@ impl Server {
             removing: None,
             ended_by: None,
             said: Said::default(),
+            image_pull: None,
         }
     }
 
@@ -112,6 +115,7 @@ impl Server {
         let since = match self.life.state() {
             State::Ready { since_ms, .. } => Some(*since_ms),
             State::Down
+            | State::Pulling
             | State::Due
             | State::Launching { .. }
             | State::Greeting { .. }
@@ -138,6 +142,7 @@ impl Server {
             protocol_version: self.hello.as_ref().and_then(|h| h.protocol_version.clone()),
             instance: self.life.instance(),
             usage: None,
+            image_pull: self.image_pull.clone(),
             created_unix_ms: self.created_unix_ms,
             last_used_unix_ms: self.last_used_unix_ms,
         }
@@ -155,6 +160,7 @@ impl Server {
         let name = &self.definition.name;
         match self.life.state() {
             State::Ready { .. }
+            | State::Pulling
             | State::Due
             | State::Launching { .. }
             | State::Greeting { .. }

@@ -9,6 +9,7 @@ use crate::os::clients::Clients;
 use crate::os::clock::Clock;
 use crate::os::database::Database;
 use crate::os::hosted::Instances;
+use crate::os::pulls::Pulls;
 use crate::os::reactor::Reactor;
 use crate::os::reap::Role;
 use crate::os::signals::Signals;
@@ -42,6 +43,7 @@ pub struct Boot {
     pub listeners: Vec<Listener>,
     pub clients: Clients,
     pub instances: Instances,
+    pub pulls: Pulls,
     pub database: Database,
 }
 
@@ -95,6 +97,7 @@ fn prepare(config: &Config) -> Result<Boot, String> {
     let waker = Waker::new(poll.registry(), Source::Store.token()).map_err(failed("waker"))?;
     let store = Store::spawn(conninfo, move || _ = waker.wake()).map_err(|e| e.to_string())?;
 
+    let pulls = Pulls::new(layout.clone(), config.registries());
     let images = Images::of(&layout);
     let sweep_args = sweep::args(&layout);
     let boot_id = format!("{:08x}", u32::from_le_bytes(seed[..4].try_into().expect("4 of 32")));
@@ -107,8 +110,9 @@ fn prepare(config: &Config) -> Result<Boot, String> {
         core,
         signals,
         listeners,
-        clients: Clients::new(images),
+        clients: Clients::new(images, config.registries()),
         instances,
+        pulls,
         database: Database::new(store, cluster),
     })
 }

@@ -6,12 +6,14 @@ use crate::api::fault::{Code, Fault};
 use crate::api::rest::{self, Interpreted};
 use crate::core::Core;
 use crate::core::contract::{Answer, Ask, Input, LogEntry, Now};
-use crate::core::definition::Source as RootfsSource;
+use crate::core::definition::{PullPolicy, Source as RootfsSource};
 use crate::ids::ConnId;
 use crate::limits::CONNECTIONS_MAX;
 use crate::os::client::{Client, Doing, Read1, Socket};
 use crate::os::token::Source;
 use crate::sandbox::image::Images;
+use crate::sandbox::registry::reference::reference;
+use crate::sandbox::registry::{PullError, Registries};
 use crate::wire::http_in::{Method, Step};
 use crate::wire::http_out::{self, Framing, Response};
 use crate::wire::sse;
@@ -25,6 +27,7 @@ pub struct Clients {
     minted: u64,
     /// Where images are, for the one question that is asked of the disk: is it there?
     images: Images,
+    registries: Registries,
     scratch: Vec<u8>,
     /// Those with something to write, or to end, before the loop sleeps.
     touched: Vec<ConnId>,
@@ -35,11 +38,12 @@ pub struct Clients {
 }
 
 impl Clients {
-    pub fn new(images: Images) -> Clients {
+    pub fn new(images: Images, registries: Registries) -> Clients {
         Clients {
             map: HashMap::new(),
             minted: 0,
             images,
+            registries,
             scratch: vec![0; 64 * 1024],
             touched: Vec::new(),
             runnable: Vec::new(),
@@ -155,7 +159,7 @@ impl Clients {
         (client.keep_alive, client.http10) = (request.keep_alive && core.is_accepting(), request.http10);
         client.head_only = request.method == Method::Head;
         let response = match rest::interpret(&request, core.tokens(), &client.peer) {
-            Ok(Interpreted::Ask { who, ask }) => match missing_image(&ask, &self.images) {
+            Ok(Interpreted::Ask { who, ask }) => match missing_image(&ask, &self.images, &self.registries) {
                 None => return core.handle(Input::Asked { conn: id, who, ask }, now),
                 Some(fault) => rest::refuse(&fault),
             },
@@ -304,14 +308,24 @@ impl Clients {
     }
 }
 
-/// A registration must not be stored for an image that is not here. One look at the disk, at registration only.
-fn missing_image(ask: &Ask<'_>, images: &Images) -> Option<Fault> {
+/// A registration must not be stored for an image that is not here and cannot come. One look at the disk, at
+/// registration only; what a registry has is found out by the start.
+fn missing_image(ask: &Ask<'_>, images: &Images, registries: &Registries) -> Option<Fault> {
     let Ask::Register { definition, .. } = ask else { return None };
     let RootfsSource::Image(name) = &definition.source else { return None };
-    let why = match images.resolve(name) {
-        Ok(Some(_)) => return None,
-        Ok(None) => format!("{name} is not here; `stdiod image import PATH --name {name}` brings it"),
-        Err(e) => e.to_string(),
+    let can_come = match definition.pull_policy {
+        PullPolicy::Missing | PullPolicy::Always => reference(name, registries.default.as_deref()).map(|r| r.is_some()),
+        PullPolicy::Never => Ok(false),
+    };
+    let why = match (images.resolve(name), can_come, definition.pull_policy) {
+        (Ok(Some(_)), _, PullPolicy::Missing | PullPolicy::Never) | (Ok(_), Ok(true), _) => return None,
+        (Ok(_), Ok(false), PullPolicy::Missing | PullPolicy::Always) => {
+            PullError::NoRegistry { image: name.clone() }.to_string()
+        }
+        (Ok(_), Ok(false), PullPolicy::Never) => {
+            format!("{name} is not here, and pull_policy is never; `stdiod image import PATH --name {name}` brings it")
+        }
+        (Err(e), _, _) | (_, Err(e), _) => e.to_string(),
     };
     Some(Fault::new(Code::ImageNotFound, format!("image: {why}")).with("field", "image"))
 }

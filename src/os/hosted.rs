@@ -222,7 +222,7 @@ impl Instances {
                 self.discarding -= 1;
                 self.start_discards();
             }
-            Role::Sweep | Role::InitDb | Role::Postgres => {}
+            Role::Pull(_) | Role::Sweep | Role::InitDb | Role::Postgres => {}
         }
     }
 

@@ -8,6 +8,7 @@ pub mod clock;
 pub mod database;
 pub mod hosted;
 pub mod pipes;
+pub mod pulls;
 pub mod reactor;
 pub mod reap;
 pub mod signals;

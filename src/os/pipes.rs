@@ -111,7 +111,7 @@ impl Pipes {
 }
 
 impl Tap {
-    fn register(fd: OwnedFd, source: Source, registry: &Registry) -> io::Result<Tap> {
+    pub fn register(fd: OwnedFd, source: Source, registry: &Registry) -> io::Result<Tap> {
         // SAFETY: the descriptor is given away once.
         let mut receiver = unsafe { Receiver::from_raw_fd(fd.into_raw_fd()) };
         registry.register(&mut receiver, source.token(), Interest::READABLE)?;

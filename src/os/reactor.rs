@@ -16,6 +16,7 @@ use crate::os::clients::Clients;
 use crate::os::clock::Clock;
 use crate::os::database::Database;
 use crate::os::hosted::Instances;
+use crate::os::pulls::Pulls;
 use crate::os::reap::Role;
 use crate::os::signals::Signals;
 use crate::os::token::Source;
@@ -33,6 +34,7 @@ pub struct Reactor {
     accept_again_ms: Option<u64>,
     clients: Clients,
     instances: Instances,
+    pulls: Pulls,
     database: Database,
     announced: bool,
     exit: Exit,
@@ -61,6 +63,7 @@ impl Reactor {
             accept_again_ms: None,
             clients: boot.clients,
             instances: boot.instances,
+            pulls: boot.pulls,
             database: boot.database,
             announced: false,
             exit: Exit::Running,
@@ -124,6 +127,7 @@ impl Reactor {
             Source::Stdin(instance) => self.instances.stdin_writable(instance),
             Source::Stdout(instance) => self.instances.stdout_readable(instance, &mut self.core, now),
             Source::Stderr(instance) => self.instances.stderr_readable(instance, &mut self.core, now),
+            Source::Pull(pull) => self.pulls.readable(pull, &mut self.core, now),
             Source::Signals => self.signalled(now),
             Source::Store => self.database.heard(&mut self.core, now),
         }
@@ -160,6 +164,10 @@ impl Reactor {
                 Role::InitDb | Role::Postgres => {
                     self.database.child_ended(&role, cause, &mut self.instances.children, now);
                 }
+                Role::Pull(pull) => {
+                    let registry = self.poll.registry();
+                    self.pulls.child_ended(pull, cause, &mut self.instances.children, registry, &mut self.core, now);
+                }
                 Role::Launcher(_) | Role::Container(_) | Role::Discard => {
                     self.instances.child_ended(&role, cause, &mut self.core, now);
                 }
@@ -192,6 +200,13 @@ impl Reactor {
                 }
                 Output::Stream { conn, entry } => self.clients.stream(conn, &entry),
                 Output::EndStream { conn } => self.clients.end_stream(conn),
+                Output::Pull { pull, image, policy } => {
+                    let children = &mut self.instances.children;
+                    if let Some(input) = self.pulls.begin(pull, image, policy, children, self.poll.registry()) {
+                        self.core.handle(input, now);
+                    }
+                }
+                Output::AbandonPull { pull } => self.pulls.abandon(pull),
                 Output::Launch { instance, provider, definition } => {
                     let launched = self.instances.launch(instance, &provider, &definition, self.poll.registry());
                     if let Err(why) = launched {
@@ -249,6 +264,7 @@ impl Reactor {
     fn follow_exit(&mut self, now: Now) {
         if self.exit == Exit::Leaving
             && self.instances.is_at_rest()
+            && self.pulls.is_at_rest()
             && self.clients.unanswered() == 0
             && self.database.stop(&mut self.instances.children, now)
         {

@@ -3,7 +3,7 @@
 //! are kept until the last launcher is done.
 
 use crate::core::contract::ExitCause;
-use crate::ids::InstanceId;
+use crate::ids::{InstanceId, PullId};
 use nix::errno::Errno;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
@@ -15,6 +15,7 @@ pub enum Role {
     Container(InstanceId),
     /// Removes what is left of an instance, or a server's volumes.
     Discard,
+    Pull(PullId),
     Sweep,
     InitDb,
     Postgres,

@@ -37,6 +37,15 @@ pub fn own_child(args: &[OsString]) -> io::Result<i32> {
     Ok(command.spawn()?.id() as i32)
 }
 
+/// As `own_child`, with its stdout on a pipe; our end does not block.
+pub fn own_child_heard(args: &[OsString]) -> io::Result<(i32, OwnedFd)> {
+    let (ours, theirs) = pipe2(OFlag::O_CLOEXEC)?;
+    fcntl(&ours, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    let mut command = this_binary();
+    command.args(args).stdin(Stdio::null()).stdout(theirs);
+    Ok((command.spawn()?.id() as i32, ours))
+}
+
 fn this_binary() -> Command {
     let mut command = Command::new("/proc/self/exe");
     // A terminal's Ctrl-C is for the daemon, which then ends its children in order.

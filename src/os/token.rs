@@ -1,7 +1,7 @@
 //! What an epoll event is about, packed into mio's token: a kind in the low bits and an id above them. Ids are never
 //! reused, so an event of something that is closed finds nothing.
 
-use crate::ids::{ConnId, InstanceId};
+use crate::ids::{ConnId, InstanceId, PullId};
 use mio::Token;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +15,8 @@ pub enum Source {
     Signals,
     /// The store thread has said something.
     Store,
+    /// What a puller says.
+    Pull(PullId),
 }
 
 const KIND_BITS: u32 = 3;
@@ -29,6 +31,7 @@ impl Source {
             Source::Stderr(instance) => (4, instance.0),
             Source::Signals => (5, 0),
             Source::Store => (6, 0),
+            Source::Pull(pull) => (7, pull.0),
         };
         Token((id << KIND_BITS | kind) as usize)
     }
@@ -43,6 +46,7 @@ impl Source {
             4 => Source::Stderr(InstanceId(id)),
             5 => Source::Signals,
             6 => Source::Store,
+            7 => Source::Pull(PullId(id)),
             other => unreachable!("no source registers kind {other}"),
         }
     }
@@ -62,6 +66,7 @@ mod tests {
             Source::Stderr(InstanceId(9)),
             Source::Signals,
             Source::Store,
+            Source::Pull(PullId(10)),
         ];
         for source in all {
             assert_eq!(Source::of(source.token()), source);

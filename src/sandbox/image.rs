@@ -4,6 +4,7 @@
 
 use crate::core::contract::{LaunchFault, LaunchFaultKind};
 use crate::sandbox::plan::{Layout, fault};
+use crate::sandbox::registry::reference::full_name;
 use crate::sandbox::within::{remove_tree, slug};
 use nix::fcntl::{Flock, FlockArg};
 use oci_spec::image::Config;
@@ -15,8 +16,9 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// In a bundle: the layers its instance stands on, one per line.
+/// In a bundle: the layers its instance stands on, one per line, and the image's name.
 const CLAIM: &str = "layers";
+const CLAIM_NAME: &str = "image";
 
 #[derive(Debug)]
 pub enum ImageError {
@@ -41,6 +43,8 @@ pub enum ImageError {
         why: String,
     },
     TooLarge(&'static str),
+    /// A running instance stands on it.
+    InUse(String),
     Io {
         doing: String,
         error: io::Error,
@@ -56,7 +60,9 @@ impl ImageError {
 impl fmt::Display for ImageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ImageError::BadName(name) => write!(f, "{name:?} is no image name: name[:tag] or registry/name[:tag]"),
+            ImageError::BadName(name) => {
+                write!(f, "{name:?} is no image name: write NAME[:TAG], REGISTRY/NAME[:TAG] or REGISTRY/NAME@sha256:…")
+            }
             ImageError::NotAnImage { path, why } => write!(f, "{path} is no image: {why}"),
             ImageError::Unreadable(why) => write!(f, "the image cannot be read: {why}"),
             ImageError::Mismatch { what, expected, found } => {
@@ -64,6 +70,9 @@ impl fmt::Display for ImageError {
             }
             ImageError::Refused { entry, why } => write!(f, "the image has an entry {entry:?} that is refused: {why}"),
             ImageError::TooLarge(what) => write!(f, "the image has more {what} than allowed"),
+            ImageError::InUse(name) => {
+                write!(f, "{name} is in use by a running server; stop the server first (`stdiod ls` shows them)")
+            }
             ImageError::Io { doing, error } => write!(f, "{doing}: {error}"),
         }
     }
@@ -87,6 +96,19 @@ pub struct StoredImage {
 pub struct Images {
     dir: PathBuf,
     bundles: PathBuf,
+}
+
+/// What a prune has removed.
+#[derive(Debug, Default)]
+pub struct Pruned {
+    pub images: Vec<String>,
+    pub partial_bytes: u64,
+}
+
+enum Forgotten {
+    Yes,
+    NotThere,
+    InUse,
 }
 
 /// Held while layers are made or removed: one import or removal at a time.
@@ -139,20 +161,61 @@ impl Images {
         let _lock = self.lock("refs.lock", FlockArg::LockShared).map_err(broken)?;
         let image = self.resolve(name).map_err(|e| not_found(e.to_string()))?.ok_or_else(missing)?;
         fs::write(bundle.join(CLAIM), image.layers.join("\n")).map_err(broken)?;
+        fs::write(bundle.join(CLAIM_NAME), &image.name).map_err(broken)?;
         Ok(image)
+    }
+
+    /// The names of the images that running instances stand on.
+    pub fn in_use(&self) -> Result<HashSet<String>, ImageError> {
+        let bundles = entries(&self.bundles).map_err(|e| ImageError::io("listing running instances", e))?;
+        Ok(bundles.iter().filter_map(|bundle| fs::read_to_string(bundle.join(CLAIM_NAME)).ok()).collect())
     }
 
     /// Forgets a name, and removes the layers that neither another name nor an instance uses. False: no such image.
     pub fn remove(&self, name: &str) -> Result<bool, ImageError> {
-        let reference = self.reference(&full_name(name)?);
+        let name = full_name(name)?;
         let writing = self.write()?;
-        match fs::remove_file(reference) {
-            Ok(()) => {}
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
-            Err(e) => return Err(ImageError::io("removing the image's record", e)),
+        match self.forget(&name)? {
+            Forgotten::Yes => self.remove_unused(&writing).map(|()| true),
+            Forgotten::NotThere => Ok(false),
+            Forgotten::InUse => Err(ImageError::InUse(name)),
+        }
+    }
+
+    /// Removes what nobody needs: unused layers, downloads that were not finished, and if `all` is said every image
+    /// that no running instance uses. The names of those, and the bytes of unfinished downloads.
+    pub fn prune(&self, all: bool) -> Result<Pruned, ImageError> {
+        let writing = self.write()?;
+        let mut pruned = Pruned::default();
+        for image in self.list()?.into_iter().filter(|_| all) {
+            if let Forgotten::Yes = self.forget(&image.name)? {
+                pruned.images.push(image.name);
+            }
         }
         self.remove_unused(&writing)?;
-        Ok(true)
+        let io = |e| ImageError::io("removing unfinished downloads", e);
+        for blob in entries(&self.pull_dir().map_err(io)?).map_err(io)? {
+            // One that is just coming has its lock, and stays.
+            let Ok(file) = File::open(&blob) else { continue };
+            let Ok(file) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else { continue };
+            pruned.partial_bytes += file.metadata().map_or(0, |meta| meta.len());
+            fs::remove_file(&blob).map_err(io)?;
+        }
+        Ok(pruned)
+    }
+
+    /// With the claims held still: no instance can begin to stand on it meanwhile.
+    fn forget(&self, full_name: &str) -> Result<Forgotten, ImageError> {
+        let io = |e| ImageError::io("removing the image's record", e);
+        let _lock = self.lock("refs.lock", FlockArg::LockExclusive).map_err(io)?;
+        if self.in_use()?.contains(full_name) {
+            return Ok(Forgotten::InUse);
+        }
+        match fs::remove_file(self.reference(full_name)) {
+            Ok(()) => Ok(Forgotten::Yes),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Forgotten::NotThere),
+            Err(e) => Err(io(e)),
+        }
     }
 
     /// Waits for its turn, and clears what an interrupted one left.
@@ -171,6 +234,17 @@ impl Images {
 
     pub fn tmp(&self) -> PathBuf {
         self.dir.join("tmp")
+    }
+
+    /// The layout that pulls fill, and where its blobs are.
+    pub fn pull_layout(&self) -> PathBuf {
+        self.dir.join("pull")
+    }
+
+    pub fn pull_dir(&self) -> io::Result<PathBuf> {
+        let blobs = self.pull_layout().join("blobs/sha256");
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&blobs)?;
+        Ok(blobs)
     }
 
     /// Where the layer with this content (`sha256:…`, already checked to be a digest) is or will be.
@@ -222,54 +296,5 @@ fn entries(dir: &Path) -> io::Result<Vec<PathBuf>> {
         Ok(list) => list.map(|entry| Ok(entry?.path())).collect(),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         Err(e) => Err(e),
-    }
-}
-
-/// A name in its one spelling: with a tag, `latest` if none was given.
-pub fn full_name(name: &str) -> Result<String, ImageError> {
-    let bad = || ImageError::BadName(name.to_owned());
-    if name.is_empty() || name.len() > 255 {
-        return Err(bad());
-    }
-    // A colon before the last slash is a registry's port.
-    let after_slash = name.rfind('/').map_or(0, |at| at + 1);
-    let (path, tag) = match name[after_slash..].find(':') {
-        Some(at) => (&name[..after_slash + at], &name[after_slash + at + 1..]),
-        None => (name, "latest"),
-    };
-    let tag_ok = (1..=128).contains(&tag.len())
-        && tag.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.-".contains(&b))
-        && !tag.starts_with(['.', '-']);
-    let mut parts = path.split('/').enumerate();
-    let part_ok = |(at, part): (usize, &str)| {
-        let host = at == 0 && path.contains('/');
-        let tame = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"._-".contains(&b);
-        let (body, port) = match part.split_once(':') {
-            Some((body, port)) if host => (body, Some(port)),
-            _ => (part, None),
-        };
-        let ends = |b: Option<u8>| b.is_some_and(|b| b.is_ascii_alphanumeric());
-        body.bytes().all(tame)
-            && ends(body.bytes().next())
-            && ends(body.bytes().last())
-            && port.is_none_or(|port| port.parse::<u16>().is_ok())
-    };
-    if tag_ok && parts.all(part_ok) { Ok(format!("{path}:{tag}")) } else { Err(bad()) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_name_has_one_spelling() {
-        let full = |name| full_name(name).unwrap();
-        assert_eq!(full("echo"), "echo:latest");
-        assert_eq!(full("echo:1.0"), "echo:1.0");
-        assert_eq!(full("localhost:5000/team/echo"), "localhost:5000/team/echo:latest");
-        assert_eq!(full("example.test/echo:v1"), "example.test/echo:v1");
-        for bad in ["", ":", "a:", "A", "../x", "a//b", "/a", "a/", "a:b:c", "a b", "a:.x", "x/y:5000/z", "a\n"] {
-            assert!(full_name(bad).is_err(), "{bad:?}");
-        }
     }
 }

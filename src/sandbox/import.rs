@@ -2,9 +2,11 @@
 //! size and digest that vouch for it before it counts; nothing is visible in the store before all of it is there.
 
 use crate::limits::{
-    IMAGE_BYTES_MAX, IMAGE_ENTRIES_MAX, IMAGE_LAYERS_MAX, IMAGE_RATIO_FREE, IMAGE_RATIO_MAX, MANIFEST_MAX,
+    IMAGE_BYTES_MAX, IMAGE_ENTRIES_MAX, IMAGE_LAYERS_MAX, IMAGE_RATIO_FREE, IMAGE_RATIO_MAX, INDEX_DEPTH_MAX,
+    MANIFEST_MAX,
 };
-use crate::sandbox::image::{ImageError, Images, StoredImage, full_name};
+use crate::sandbox::image::{ImageError, Images, StoredImage, Writing};
+use crate::sandbox::registry::reference::{full_name, is_sha256_hex};
 use crate::sandbox::unpack::{Allowance, Metered, unpack};
 use oci_spec::image::{Descriptor, ImageConfiguration, ImageIndex, ImageManifest, Os};
 use serde::Deserialize;
@@ -18,8 +20,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tar::EntryType;
 
 const TAG: &str = "org.opencontainers.image.ref.name";
-/// An index of indexes of indexes is nobody's image.
-const INDEX_DEPTH_MAX: u32 = 4;
 /// Links in an archive, one to the next.
 const LINKS_MAX: u32 = 4;
 
@@ -31,27 +31,57 @@ impl Images {
         let writing = self.write()?;
         let (source, tag) = Source::open(path, &self.tmp())?;
         let found = source.find(path, tag)?;
+        let mut told = |step: LayerStep| {
+            let doing = if step.is_there { "is there" } else { "unpacking" };
+            said(&format!(
+                "layer {}/{} {} {doing}",
+                step.index + 1,
+                found.layers.len(),
+                found.layers[step.index].content
+            ));
+        };
+        self.import_writing(&writing, &source, &found, &name, &mut told)
+    }
+
+    /// As `import`, for an image that was found before; waits for its turn.
+    pub fn import_found(
+        &self,
+        source: &Source,
+        found: &Found,
+        name: &str,
+        said: &mut dyn FnMut(LayerStep),
+    ) -> Result<StoredImage, ImageError> {
+        self.import_writing(&self.write()?, source, found, name, said)
+    }
+
+    fn import_writing(
+        &self,
+        writing: &Writing,
+        source: &Source,
+        found: &Found,
+        name: &str,
+        said: &mut dyn FnMut(LayerStep),
+    ) -> Result<StoredImage, ImageError> {
         let mut allowance = Allowance::default();
-        for (at, layer) in found.layers.iter().enumerate() {
+        for (index, layer) in found.layers.iter().enumerate() {
             let home = self.layer(&layer.content);
-            if home.is_dir() {
-                said(&format!("layer {}/{} {} is there", at + 1, found.layers.len(), layer.content));
-                continue;
+            let is_there = home.is_dir();
+            said(LayerStep { index, is_there });
+            if !is_there {
+                self.add_layer(source, layer, &home, &mut allowance)?;
             }
-            said(&format!("layer {}/{} {} unpacking", at + 1, found.layers.len(), layer.content));
-            self.add_layer(&source, layer, &home, &mut allowance)?;
         }
         let image = StoredImage {
-            name,
-            digest: found.digest,
+            name: name.to_owned(),
+            digest: found.digest.clone(),
             layers: found.layers.iter().map(|l| l.content.clone()).collect(),
             config: found.config.config().clone().unwrap_or_default(),
             packed_bytes: found.layers.iter().map(|l| l.size).sum(),
             imported_unix_ms: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64),
         };
-        self.commit(&writing, &image)?;
+        self.commit(writing, &image)?;
         // The name may have stood for another image before.
-        self.remove_unused(&writing)?;
+        self.remove_unused(writing)?;
         Ok(image)
     }
 
@@ -120,29 +150,36 @@ fn decompress<'a>(mut from: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
 }
 
 /// What an image is made of, before any of it is unpacked.
-struct Found {
-    digest: String,
-    config: ImageConfiguration,
-    layers: Vec<Layer>,
+pub struct Found {
+    pub digest: String,
+    pub config: ImageConfiguration,
+    pub layers: Vec<Layer>,
 }
 
-struct Layer {
+pub struct Layer {
     /// Its name in the source.
-    blob: String,
-    size: u64,
+    pub blob: String,
+    pub size: u64,
     /// Of the blob as it is packed; docker archives do not tell it.
-    digest: Option<String>,
+    pub digest: Option<String>,
     /// Of the tar stream in it (the diff id).
-    content: String,
+    pub content: String,
+}
+
+/// An import has come to this layer.
+pub struct LayerStep {
+    pub index: usize,
+    /// Another image has brought it.
+    pub is_there: bool,
 }
 
 /// Named blobs: a directory, or the members of a tar file.
-enum Source {
+pub enum Source {
     Directory(PathBuf),
     Archive { file: File, members: HashMap<String, Member> },
 }
 
-enum Member {
+pub enum Member {
     File {
         at: u64,
         size: u64,
@@ -236,8 +273,7 @@ impl Source {
         let index: ImageIndex = parse("index.json", &self.document("index.json")?)?;
         let mut descriptor = choose(index.manifests(), tag)?;
         for _ in 0..INDEX_DEPTH_MAX {
-            let media_type = descriptor.media_type().to_string();
-            if !media_type.contains("image.index") && !media_type.contains("manifest.list") {
+            if !is_index(descriptor.media_type().as_ref()) {
                 return self.find_manifest(&descriptor);
             }
             let inner: ImageIndex = self.described(&descriptor)?;
@@ -246,7 +282,13 @@ impl Source {
         Err(ImageError::Unreadable("its indexes are nested too deep".into()))
     }
 
-    fn find_manifest(&self, descriptor: &Descriptor) -> Result<Found, ImageError> {
+    /// The configuration that a manifest names.
+    pub fn config_of(&self, descriptor: &Descriptor) -> Result<Descriptor, ImageError> {
+        let manifest: ImageManifest = self.described(descriptor)?;
+        Ok(manifest.config().clone())
+    }
+
+    pub fn find_manifest(&self, descriptor: &Descriptor) -> Result<Found, ImageError> {
         let manifest: ImageManifest = self.described(descriptor)?;
         let config: ImageConfiguration = self.described(manifest.config())?;
         let contents = contents(&config, manifest.layers().len())?;
@@ -363,7 +405,7 @@ fn member(members: &HashMap<String, Member>, name: &str) -> Option<(u64, u64)> {
 }
 
 /// The one manifest that is meant: by its tag, or else the only one for this machine.
-fn choose(manifests: &[Descriptor], tag: Option<&str>) -> Result<Descriptor, ImageError> {
+pub fn choose(manifests: &[Descriptor], tag: Option<&str>) -> Result<Descriptor, ImageError> {
     let tag_of = |d: &Descriptor| d.annotations().as_ref().and_then(|a| a.get(TAG).cloned());
     let fits = |d: &&Descriptor| {
         d.platform().as_ref().is_none_or(|p| *p.os() == Os::Linux && p.architecture().to_string() == architecture())
@@ -385,6 +427,10 @@ fn choose(manifests: &[Descriptor], tag: Option<&str>) -> Result<Descriptor, Ima
             None => format!("it holds no image for linux/{}", architecture()),
         })),
     }
+}
+
+pub fn is_index(media_type: &str) -> bool {
+    media_type.contains("image.index") || media_type.contains("manifest.list")
 }
 
 fn has_tag(full: &str, tag: &str) -> bool {
@@ -428,10 +474,6 @@ fn blob_name(descriptor: &Descriptor) -> Result<String, ImageError> {
         Some(hex) if is_sha256_hex(hex) => Ok(format!("blobs/sha256/{hex}")),
         _ => Err(ImageError::Unreadable(format!("{} is no SHA-256 digest", descriptor.digest()))),
     }
-}
-
-fn is_sha256_hex(text: &str) -> bool {
-    text.len() == 64 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
 }
 
 fn check_digest(name: &str, expected: &str, text: &[u8]) -> Result<(), ImageError> {

@@ -68,7 +68,7 @@ pub fn main(args: &[OsString]) -> i32 {
     let said = match read_plan(plan).and_then(|plan| launch(&plan)) {
         Ok(pid) => Report::Started { pid },
         Err(mut fault) => {
-            cut(&mut fault.message);
+            cut(&mut fault.message, LAUNCH_MESSAGE_MAX);
             Report::Failed(fault)
         }
     };
@@ -183,7 +183,7 @@ fn run(plan: &LaunchPlan, bundle: &Path) -> Result<i32, LaunchFault> {
 }
 
 /// The kernel kills us when the parent's thread is gone. If that was before we asked, there is another parent now.
-fn die_with_parent(parent: i32) -> io::Result<()> {
+pub fn die_with_parent(parent: i32) -> io::Result<()> {
     // SAFETY: takes no pointers.
     nix::errno::Errno::result(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
     if getppid().as_raw() == parent { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ESRCH)) }
@@ -214,9 +214,9 @@ fn make_private_dir(dir: &Path, existing: Existing) -> Result<(), LaunchFault> {
         .map_err(|e| fault(LaunchFaultKind::Internal, &format!("making {}", dir.display()), e))
 }
 
-fn cut(message: &mut String) {
-    if message.len() > LAUNCH_MESSAGE_MAX {
-        let end = (0..=LAUNCH_MESSAGE_MAX).rev().find(|at| message.is_char_boundary(*at)).unwrap_or(0);
+pub fn cut(message: &mut String, max: usize) {
+    if message.len() > max {
+        let end = (0..=max).rev().find(|at| message.is_char_boundary(*at)).unwrap_or(0);
         message.truncate(end);
         message.push('…');
     }

@@ -10,6 +10,7 @@ pub mod launch;
 pub mod plain;
 pub mod plan;
 pub mod probe;
+pub mod registry;
 pub mod rootfs;
 pub mod signal;
 pub mod spec;
@@ -29,6 +30,7 @@ pub fn child(args: &[OsString]) -> Option<i32> {
         discard::SUBCOMMAND_VOLUMES => Some(discard::volumes_main(rest)),
         sweep::SUBCOMMAND => Some(sweep::main(rest)),
         probe::SUBCOMMAND => Some(probe::main(rest)),
+        registry::pull::SUBCOMMAND => Some(registry::pull::main(rest)),
         _ => None,
     }
 }

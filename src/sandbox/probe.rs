@@ -190,6 +190,7 @@ fn exit_code(pid: i32, deadline: Instant) -> Option<i32> {
 /// The least that can be run: a command in the host's view, with the default limits.
 pub fn trivial(cmd: &[&str]) -> Definition {
     Definition {
+        pull_policy: crate::core::definition::PullPolicy::Never,
         name: "probe".to_owned(),
         source: Source::HostRootfs,
         cmd: cmd.iter().map(|arg| (*arg).to_owned()).collect(),

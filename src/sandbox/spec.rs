@@ -195,6 +195,7 @@ mod tests {
 
     fn definition() -> Definition {
         Definition {
+            pull_policy: crate::core::definition::PullPolicy::Missing,
             environment: BTreeMap::from([("KEY".into(), "value=1".into())]),
             ..trivial(&["python3", "/app/s.py"])
         }

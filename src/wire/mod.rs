@@ -1,6 +1,7 @@
 //! Bytes ⇄ messages: HTTP/1.1 in and out, server-sent events, lines, JSON-RPC. Pure, and linear in the bytes however
 //! they are split.
 
+pub mod answer;
 mod chunked;
 mod fields;
 pub mod http_in;

@@ -8,12 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use stdiod::api::auth::Principal;
 use stdiod::api::fault::Code;
 use stdiod::core::contract::{
-    Answer, Ask, Change, Exit, ExitCause, Input, LaunchFault, LaunchFaultKind, LogFormat, Now, Output, ServerRef,
-    Status, StatusView, StopSignal, StoreOp,
+    Answer, Ask, Change, Exit, ExitCause, Input, LaunchFault, LaunchFaultKind, LayerState, LogFormat, Now, Output,
+    PullStep, ServerRef, Status, StatusView, StopSignal, StoreOp,
 };
-use stdiod::core::definition::{CrashLoop, Definition, RestartPolicy};
+use stdiod::core::definition::{CrashLoop, Definition, PullPolicy, RestartPolicy, Source};
 use stdiod::core::{Core, Settings};
-use stdiod::ids::{ConnId, InstanceId, ServerId};
+use stdiod::ids::{ConnId, InstanceId, PullId, ServerId};
 use stdiod::wire::lines::Line;
 
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
@@ -44,6 +44,8 @@ pub struct World {
     questions: BTreeMap<ConnId, Question>,
     followers: BTreeSet<ConnId>,
     processes: BTreeMap<InstanceId, Process>,
+    /// Images on their way.
+    pulls: BTreeMap<PullId, String>,
     store: FakeStore,
     shadows: BTreeMap<String, Shadow>,
     definitions: BTreeMap<String, Definition>,
@@ -73,6 +75,7 @@ impl World {
             questions: BTreeMap::new(),
             followers: BTreeSet::new(),
             processes: BTreeMap::new(),
+            pulls: BTreeMap::new(),
             store: FakeStore::default(),
             shadows: BTreeMap::new(),
             definitions: BTreeMap::new(),
@@ -103,6 +106,7 @@ impl World {
             0..=4 => self.ask_call(),
             5 => self.ask_change(),
             6 => self.leave(),
+            7..=12 if self.rng.one_in(4) => self.pull_step(),
             7..=12 => self.process_step(),
             13..=15 => self.store_step(),
             16 => self.toggle_store(),
@@ -215,6 +219,12 @@ impl World {
     fn definition(&mut self, name: &str) -> Definition {
         let body = json!({ "name": name, "rootfs": "host", "cmd": ["x"] }).to_string();
         let mut definition = stdiod::api::register::parse(body.as_bytes()).expect("a plain definition is valid");
+        // Few images, so that servers wait for the same one.
+        if self.rng.one_in(2) {
+            definition.source = Source::Image(["r.test/a:1", "r.test/b:1"][self.rng.below(2)].to_string());
+            let policies = [PullPolicy::Missing, PullPolicy::Always, PullPolicy::Never];
+            definition.pull_policy = policies[self.rng.below(3)];
+        }
         definition.max_in_flight = [1, 1, 1, 3][self.rng.below(4)];
         definition.queue_max = [1, 4, 256][self.rng.below(3)];
         let policies = [RestartPolicy::Always, RestartPolicy::Always, RestartPolicy::OnFailure, RestartPolicy::Never];
@@ -235,6 +245,54 @@ impl World {
             self.followers.remove(&conn);
             self.input(Input::ClientGone { conn });
         }
+    }
+
+    // --- images -----------------------------------------------------------------------------------------------------
+
+    fn pull_step(&mut self) {
+        let all: Vec<PullId> = self.pulls.keys().copied().collect();
+        let Some(pull) = self.rng.pick(&all) else { return };
+        match self.rng.below(6) {
+            0 => self.pull_fails(pull),
+            1..=2 => self.pull_ends(pull),
+            _ => self.pull_goes_on(pull),
+        }
+    }
+
+    fn pull_goes_on(&mut self, pull: PullId) {
+        let states = [LayerState::Downloading, LayerState::Downloaded, LayerState::Present, LayerState::Unpacking];
+        let step = match self.rng.below(5) {
+            0 => PullStep::Resolved { digest: "sha256:d".to_string(), layers: 2, bytes: 10 },
+            n => PullStep::Layer {
+                index: 1,
+                of: 2,
+                layer: "sha256:l".to_string(),
+                state: states[n - 1],
+                layer_bytes: 1,
+                layer_total: 5,
+                bytes: 1,
+                total: 10,
+            },
+        };
+        self.input(Input::PullProgressed { pull, step });
+    }
+
+    fn pull_ends(&mut self, pull: PullId) {
+        self.pulls.remove(&pull);
+        self.input(Input::Pulled { pull });
+    }
+
+    /// Every server that waits for it has failed to launch.
+    fn pull_fails(&mut self, pull: PullId) {
+        let image = self.pulls.remove(&pull).expect("picked");
+        for (name, shadow) in &mut self.shadows {
+            // Which of them wait is the core's own business: the shadow expects nothing of those that might.
+            if self.definitions.get(name).is_none_or(|d| d.source == Source::Image(image.clone())) {
+                *shadow = Shadow { ready_since: shadow.ready_since, ..Shadow::default() };
+            }
+        }
+        let why = LaunchFault { kind: LaunchFaultKind::ImageNotFound, message: "no such image".to_string() };
+        self.input(Input::PullFailed { pull, why });
     }
 
     // --- processes --------------------------------------------------------------------------------------------------
@@ -430,6 +488,12 @@ impl World {
                 Output::Answer { conn, answer } => self.answered(conn, answer),
                 Output::Stream { conn, .. } => assert!(self.followers.contains(&conn), "a stream to a stranger"),
                 Output::EndStream { conn } => assert!(self.followers.remove(&conn), "a stream ends once"),
+                Output::Pull { pull, image, .. } => {
+                    assert!(self.pulls.insert(pull, image).is_none(), "a pull is begun once");
+                }
+                Output::AbandonPull { pull } => {
+                    assert!(self.pulls.remove(&pull).is_some(), "only what is on its way is abandoned");
+                }
                 Output::Launch { instance, definition, .. } => self.launch(instance, (*definition).clone()),
                 Output::Write { instance, bytes } => {
                     if let Some(process) = self.processes.get_mut(&instance) {
@@ -538,6 +602,9 @@ impl World {
     /// Processes that are well have nothing left to do before the clock moves on.
     fn behave(&mut self) {
         for _ in 0..10 {
+            for pull in self.pulls.keys().copied().collect::<Vec<_>>() {
+                self.pull_ends(pull);
+            }
             for instance in self.processes.keys().copied().collect::<Vec<_>>() {
                 self.behave_once(instance);
             }
@@ -577,6 +644,7 @@ impl World {
         for _ in 0..200 {
             if self.exited {
                 assert!(self.processes.is_empty(), "containers outlive the daemon");
+                assert!(self.pulls.is_empty(), "pulls outlive the daemon");
                 return;
             }
             self.behave();

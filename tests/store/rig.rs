@@ -220,6 +220,7 @@ impl Desk {
 
 pub fn definition(name: &str) -> Definition {
     Definition {
+        pull_policy: stdiod::core::definition::PullPolicy::Always,
         name: name.to_string(),
         source: Source::Image("busybox:latest".to_string()),
         cmd: vec!["/bin/cat".to_string(), "-u".to_string()],

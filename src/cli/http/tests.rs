@@ -1,6 +1,8 @@
 //! The client against servers that are honest, slow, broken or gone.
 
 use super::*;
+use crate::limits::CLIENT_HEAD_MAX;
+use std::io::BufRead;
 use std::net::TcpListener;
 use std::thread::JoinHandle;
 
