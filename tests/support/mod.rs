@@ -6,6 +6,7 @@
 
 pub mod http;
 pub mod postgres;
+pub mod registry;
 pub mod world;
 
 pub use http::{Http, Reply};

@@ -90,7 +90,8 @@ pub fn pull(
         && here.digest == digest
         && images.layer_dirs(&here).iter().all(|dir| dir.is_dir())
     {
-        said(&PullStep::Resolved { digest, layers: here.layers.len(), bytes: 0 });
+        said(&PullStep::Resolved { digest: digest.clone(), layers: here.layers.len(), bytes: 0 });
+        forget(&blobs, &digest);
         return Ok(here);
     }
     let deadline = Instant::now() + PULL_TIME_MAX;
@@ -325,9 +326,13 @@ fn missing_blob(blobs: &Path, images: &Images, found: &Found) -> bool {
 fn forget_blobs(blobs: &Path, manifest: &Descriptor, config: &Descriptor, found: &Found) {
     let layers = found.layers.iter().filter_map(|layer| layer.digest.clone());
     for digest in layers.chain([manifest.digest().to_string(), config.digest().to_string()]) {
-        // Best effort: what stays is removed by age.
-        _ = fs::remove_file(blobs.join(digest.strip_prefix("sha256:").unwrap_or(&digest)));
+        forget(blobs, &digest);
     }
+}
+
+/// Best effort: what stays is removed by age.
+fn forget(blobs: &Path, digest: &str) {
+    _ = fs::remove_file(blobs.join(digest.strip_prefix("sha256:").unwrap_or(digest)));
 }
 
 /// Blobs that nobody has come back for.

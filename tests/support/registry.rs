@@ -1,0 +1,165 @@
+//! A real registry on loopback: Debian's `docker-registry` with TLS from a CA of its own and a password, images by umoci
+//! and skopeo, and a proxy that counts what passes and can be made slow. Ends with the value that stands for it.
+
+use super::short_temporary_directory;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+const USER: &str = "tester";
+pub const PASSWORD: &str = "open-sesame";
+/// bcrypt of the password, at the lowest cost.
+const HTPASSWD: &str = "tester:$2b$04$hmYwiZ9M9.8mHvQEATL0neyhp2tywkEOoEa6LbXRB7sitRdyB/QnW\n";
+
+pub struct Registry {
+    pub home: PathBuf,
+    pub port: u16,
+    process: Child,
+}
+
+impl Registry {
+    pub fn start() -> Registry {
+        let home = short_temporary_directory();
+        make_certificates(&home);
+        let at = |name: &str| home.join(name).display().to_string();
+        std::fs::write(home.join("htpasswd"), HTPASSWD).expect("a file");
+        let config = format!(
+            "version: 0.1\nlog: {{level: info}}\nstorage: {{filesystem: {{rootdirectory: {}}}}}\n\
+             http: {{addr: \"127.0.0.1:0\", tls: {{certificate: {}, key: {}}}}}\n\
+             auth: {{htpasswd: {{realm: test, path: {}}}}}\n",
+            at("storage"),
+            at("server.pem"),
+            at("server.key"),
+            at("htpasswd")
+        );
+        std::fs::write(home.join("config.yml"), config).expect("a file");
+        let mut process = Command::new("docker-registry")
+            .args(["serve", &at("config.yml")])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("docker-registry: scripts/setup --tests installs it");
+        let mut lines = BufReader::new(process.stderr.take().expect("a pipe")).lines().map_while(Result::ok);
+        let port = lines.find_map(|line| {
+            let (_, rest) = line.split_once("listening on 127.0.0.1:")?;
+            rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+        });
+        // It must not stop at a full pipe; the thread ends with the process.
+        std::thread::spawn(move || lines.for_each(drop));
+        Registry { home, port: port.expect("docker-registry listens"), process }
+    }
+
+    /// What makes stdiod trust it and log in to it, also through proxies.
+    pub fn variables(&self, ports: &[u16]) -> Vec<(String, String)> {
+        let entries: Vec<String> = [&[self.port], ports]
+            .concat()
+            .iter()
+            .map(|port| format!(r#""127.0.0.1:{port}":{{"username":"{USER}","password":"{PASSWORD}"}}"#))
+            .collect();
+        let file = self.home.join("auth.json");
+        std::fs::write(&file, format!(r#"{{"auths":{{{}}}}}"#, entries.join(","))).expect("a file");
+        let ca = self.home.join("ca.pem");
+        let pairs = [("SSL_CERT_FILE", ca), ("REGISTRY_AUTH_FILE", file)];
+        pairs.map(|(name, path)| (name.to_string(), path.display().to_string())).to_vec()
+    }
+
+    pub fn name(&self, repository: &str) -> String {
+        format!("127.0.0.1:{}/{repository}", self.port)
+    }
+
+    /// Pushes `tag` of a layout.
+    pub fn push(&self, layout: &Path, tag: &str, repository: &str) {
+        let (from, to) = (format!("oci:{}:{tag}", layout.display()), format!("docker://{}", self.name(repository)));
+        let login = format!("{USER}:{PASSWORD}");
+        run("skopeo", &["copy", "--insecure-policy", "--dest-tls-verify=false", "--dest-creds", &login, &from, &to]);
+    }
+
+    /// The file that holds a blob.
+    pub fn blob(&self, digest: &str) -> PathBuf {
+        let hex = digest.strip_prefix("sha256:").expect("a digest");
+        self.home.join("storage/docker/registry/v2/blobs/sha256").join(&hex[..2]).join(hex).join("data")
+    }
+}
+
+impl Drop for Registry {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let _ = std::fs::remove_dir_all(&self.home);
+    }
+}
+
+fn make_certificates(home: &Path) {
+    let at = |name: &str| home.join(name).display().to_string();
+    let key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"];
+    let authority = ["req", "-x509", "-days", "2", "-subj", "/CN=stdiod test authority"];
+    run("openssl", &[&authority[..], &key, &["-keyout", &at("ca.key"), "-out", &at("ca.pem")]].concat());
+    let server = ["req", "-subj", "/CN=127.0.0.1"];
+    run("openssl", &[&server[..], &key, &["-keyout", &at("server.key"), "-out", &at("server.csr")]].concat());
+    std::fs::write(home.join("ext"), "subjectAltName=IP:127.0.0.1\nbasicConstraints=CA:FALSE\n").expect("a file");
+    let sign = ["x509", "-req", "-days", "2", "-CAcreateserial"].map(String::from).to_vec();
+    let files = ["-in", &at("server.csr"), "-CA", &at("ca.pem"), "-CAkey", &at("ca.key"), "-extfile", &at("ext")];
+    let sign: Vec<&str> = sign.iter().map(String::as_str).chain(files).collect();
+    run("openssl", &[&sign[..], &["-out", &at("server.pem")]].concat());
+}
+
+/// Passes bytes on to a port, at most so many a second of what comes back, and counts those.
+pub struct Proxy {
+    pub port: u16,
+    passed: Arc<AtomicU64>,
+    bytes_per_second: Arc<AtomicU64>,
+}
+
+impl Proxy {
+    pub fn to(port: u16) -> Proxy {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let proxy = Proxy {
+            port: listener.local_addr().expect("bound").port(),
+            passed: Arc::default(),
+            bytes_per_second: Arc::new(AtomicU64::new(u64::MAX)),
+        };
+        let (passed, rate) = (Arc::clone(&proxy.passed), Arc::clone(&proxy.bytes_per_second));
+        // Ends with the test's process; it holds nothing but sockets.
+        std::thread::spawn(move || {
+            for near in listener.incoming().flatten() {
+                let Ok(far) = TcpStream::connect(("127.0.0.1", port)) else { continue };
+                let (near2, far2) = (near.try_clone().expect("a socket"), far.try_clone().expect("a socket"));
+                let (passed, rate) = (Arc::clone(&passed), Arc::clone(&rate));
+                std::thread::spawn(move || pass(near, far, &AtomicU64::new(0), &AtomicU64::new(u64::MAX)));
+                std::thread::spawn(move || pass(far2, near2, &passed, &rate));
+            }
+        });
+        proxy
+    }
+
+    pub fn slow_down(&self, bytes_per_second: u64) {
+        self.bytes_per_second.store(bytes_per_second, Ordering::Relaxed);
+    }
+
+    pub fn passed(&self) -> u64 {
+        self.passed.load(Ordering::Relaxed)
+    }
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream, passed: &AtomicU64, rate: &AtomicU64) {
+    let mut buf = [0; 16 * 1024];
+    while let Ok(n) = from.read(&mut buf) {
+        if n == 0 || to.write_all(&buf[..n]).is_err() {
+            break;
+        }
+        passed.fetch_add(n as u64, Ordering::Relaxed);
+        std::thread::sleep(Duration::from_secs_f64(n as f64 / rate.load(Ordering::Relaxed) as f64));
+    }
+    let _ = to.shutdown(std::net::Shutdown::Both);
+    let _ = from.shutdown(std::net::Shutdown::Both);
+}
+
+pub fn run(program: &str, arguments: &[&str]) {
+    let output = Command::new(program).args(arguments).output().unwrap_or_else(|e| panic!("{program}: {e}"));
+    assert!(output.status.success(), "{program} {arguments:?}: {output:?}");
+}
