@@ -338,4 +338,3 @@ fn a_server_whose_image_is_elsewhere_gets_it_first_and_the_next_shares_it() {
     let digests = daemon.cli_json(&["image", "ls"]);
     assert_eq!(digests[0]["digest"], digests[1]["digest"], "{digests:#}");
 }
-

@@ -143,6 +143,10 @@ impl Reply {
         serde_json::from_slice(&self.body).unwrap_or_else(|e| panic!("not JSON ({e}): {self}"))
     }
 
+    pub fn body_text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
     /// `error.code`: a string of the host's, a number of the server's.
     pub fn code(&self) -> Value {
         self.json()["error"]["code"].clone()
