@@ -5,6 +5,7 @@
 
 mod sim {
     pub mod kernel;
+    pub mod pulls;
     pub mod store;
     pub mod world;
 }

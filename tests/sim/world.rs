@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use stdiod::api::auth::Principal;
 use stdiod::api::fault::Code;
 use stdiod::core::contract::{
-    Answer, Ask, Change, Exit, ExitCause, Input, LaunchFault, LaunchFaultKind, LayerState, LogFormat, Now, Output,
-    PullStep, ServerRef, Status, StatusView, StopSignal, StoreOp,
+    Answer, Ask, Change, Exit, ExitCause, Input, LaunchFault, LaunchFaultKind, LogFormat, Now, Output, ServerRef,
+    Status, StatusView, StopSignal, StoreOp,
 };
 use stdiod::core::definition::{CrashLoop, Definition, PullPolicy, RestartPolicy, Source};
 use stdiod::core::{Core, Settings};
@@ -29,26 +29,26 @@ enum Question {
 
 /// The schedule of one server, restated naively: when may it start again at the earliest?
 #[derive(Default)]
-struct Shadow {
+pub(super) struct Shadow {
     deaths: Vec<u64>,
     level: usize,
-    ready_since: Option<u64>,
+    pub(super) ready_since: Option<u64>,
     earliest: u64,
 }
 
 pub struct World {
     core: Core,
-    rng: Rng,
+    pub(super) rng: Rng,
     now: Now,
     conns: u64,
     questions: BTreeMap<ConnId, Question>,
     followers: BTreeSet<ConnId>,
     processes: BTreeMap<InstanceId, Process>,
     /// Images on their way.
-    pulls: BTreeMap<PullId, String>,
+    pub(super) pulls: BTreeMap<PullId, String>,
     store: FakeStore,
-    shadows: BTreeMap<String, Shadow>,
-    definitions: BTreeMap<String, Definition>,
+    pub(super) shadows: BTreeMap<String, Shadow>,
+    pub(super) definitions: BTreeMap<String, Definition>,
     registered: BTreeSet<ServerId>,
     listed: Vec<StatusView>,
     exited: bool,
@@ -135,7 +135,7 @@ impl World {
         self.perform();
     }
 
-    fn input(&mut self, input: Input<'_>) {
+    pub(super) fn input(&mut self, input: Input<'_>) {
         self.core.handle(input, self.now);
         self.perform();
     }
@@ -245,54 +245,6 @@ impl World {
             self.followers.remove(&conn);
             self.input(Input::ClientGone { conn });
         }
-    }
-
-    // --- images -----------------------------------------------------------------------------------------------------
-
-    fn pull_step(&mut self) {
-        let all: Vec<PullId> = self.pulls.keys().copied().collect();
-        let Some(pull) = self.rng.pick(&all) else { return };
-        match self.rng.below(6) {
-            0 => self.pull_fails(pull),
-            1..=2 => self.pull_ends(pull),
-            _ => self.pull_goes_on(pull),
-        }
-    }
-
-    fn pull_goes_on(&mut self, pull: PullId) {
-        let states = [LayerState::Downloading, LayerState::Downloaded, LayerState::Present, LayerState::Unpacking];
-        let step = match self.rng.below(5) {
-            0 => PullStep::Resolved { digest: "sha256:d".to_string(), layers: 2, bytes: 10 },
-            n => PullStep::Layer {
-                index: 1,
-                of: 2,
-                layer: "sha256:l".to_string(),
-                state: states[n - 1],
-                layer_bytes: 1,
-                layer_total: 5,
-                bytes: 1,
-                total: 10,
-            },
-        };
-        self.input(Input::PullProgressed { pull, step });
-    }
-
-    fn pull_ends(&mut self, pull: PullId) {
-        self.pulls.remove(&pull);
-        self.input(Input::Pulled { pull });
-    }
-
-    /// Every server that waits for it has failed to launch.
-    fn pull_fails(&mut self, pull: PullId) {
-        let image = self.pulls.remove(&pull).expect("picked");
-        for (name, shadow) in &mut self.shadows {
-            // Which of them wait is the core's own business: the shadow expects nothing of those that might.
-            if self.definitions.get(name).is_none_or(|d| d.source == Source::Image(image.clone())) {
-                *shadow = Shadow { ready_since: shadow.ready_since, ..Shadow::default() };
-            }
-        }
-        let why = LaunchFault { kind: LaunchFaultKind::ImageNotFound, message: "no such image".to_string() };
-        self.input(Input::PullFailed { pull, why });
     }
 
     // --- processes --------------------------------------------------------------------------------------------------
