@@ -44,7 +44,7 @@ impl Progress {
                 }
             }
             // The caller says how it ended.
-            PullStep::Done { .. } | PullStep::Failed(_) => {}
+            PullStep::Due | PullStep::Done { .. } | PullStep::Failed(_) => {}
         }
     }
 

@@ -333,6 +333,8 @@ pub enum LaunchFaultKind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PullStep {
+    /// It is not here, or must be looked for: the registry will be asked.
+    Due,
     /// The registry has it: so many layers, and so many bytes to come.
     Resolved {
         digest: String,

@@ -135,6 +135,10 @@ const NO_PULL: ImagePull = ImagePull { state: PullState::Waiting, layer: None, b
 /// Takes a step into the picture; if it is an event, the words for the log.
 fn follow(pull: &mut ImagePull, step: &PullStep) -> Option<String> {
     match step {
+        PullStep::Due => {
+            *pull = NO_PULL;
+            Some("to be pulled from its registry".to_string())
+        }
         PullStep::Resolved { digest, layers, bytes } => {
             *pull = ImagePull { state: PullState::Downloading, total: *bytes, ..NO_PULL };
             Some(format!("{digest}, {layers} layers, {bytes} bytes to come"))

@@ -49,7 +49,7 @@ impl Pulls {
 
     // --- what the core wants ------------------------------------------------------------------------------------
 
-    /// An input if there is nothing to pull, or no way to.
+    /// What is known of it at once: it is here, it cannot come, or it will be asked for.
     pub fn begin(
         &mut self,
         pull: PullId,
@@ -57,23 +57,24 @@ impl Pulls {
         policy: PullPolicy,
         children: &mut Children,
         registry: &Registry,
-    ) -> Option<Input<'static>> {
+    ) -> Input<'static> {
         match (policy, self.images.resolve(&image)) {
-            (PullPolicy::Missing | PullPolicy::Never, Ok(Some(_))) => return Some(Input::Pulled { pull }),
+            (PullPolicy::Missing | PullPolicy::Never, Ok(Some(_))) => return Input::Pulled { pull },
             (PullPolicy::Never, Ok(None)) => {
                 let why = format!("{image} is not here, and pull_policy is never; bring it with `stdiod image import`");
-                return Some(failed(pull, LaunchFaultKind::ImageNotFound, why));
+                return failed(pull, LaunchFaultKind::ImageNotFound, why);
             }
-            (_, Err(e)) => return Some(failed(pull, LaunchFaultKind::ImageNotFound, e.to_string())),
+            (_, Err(e)) => return failed(pull, LaunchFaultKind::ImageNotFound, e.to_string()),
             (PullPolicy::Missing, Ok(None)) | (PullPolicy::Always, Ok(_)) => {}
         }
         if self.running.len() >= PULLS_AT_ONCE {
             self.waiting.push_back((pull, image));
-            return None;
+            return due(pull);
         }
-        self.start(pull, image, children, registry)
+        self.start(pull, image, children, registry).unwrap_or(due(pull))
     }
 
+    /// An input if it cannot be started.
     fn start(
         &mut self,
         pull: PullId,
@@ -149,8 +150,12 @@ fn input(pull: PullId, step: PullStep) -> Input<'static> {
     match step {
         PullStep::Done { .. } => Input::Pulled { pull },
         PullStep::Failed(why) => Input::PullFailed { pull, why },
-        PullStep::Resolved { .. } | PullStep::Layer { .. } => Input::PullProgressed { pull, step },
+        PullStep::Due | PullStep::Resolved { .. } | PullStep::Layer { .. } => Input::PullProgressed { pull, step },
     }
+}
+
+fn due(pull: PullId) -> Input<'static> {
+    Input::PullProgressed { pull, step: PullStep::Due }
 }
 
 fn failed(pull: PullId, kind: LaunchFaultKind, message: String) -> Input<'static> {

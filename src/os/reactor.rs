@@ -202,9 +202,8 @@ impl Reactor {
                 Output::EndStream { conn } => self.clients.end_stream(conn),
                 Output::Pull { pull, image, policy } => {
                     let children = &mut self.instances.children;
-                    if let Some(input) = self.pulls.begin(pull, image, policy, children, self.poll.registry()) {
-                        self.core.handle(input, now);
-                    }
+                    let known = self.pulls.begin(pull, image, policy, children, self.poll.registry());
+                    self.core.handle(known, now);
                 }
                 Output::AbandonPull { pull } => self.pulls.abandon(pull),
                 Output::Launch { instance, provider, definition } => {

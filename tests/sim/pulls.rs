@@ -19,6 +19,7 @@ impl World {
     fn pull_goes_on(&mut self, pull: PullId) {
         let states = [LayerState::Downloading, LayerState::Downloaded, LayerState::Present, LayerState::Unpacking];
         let step = match self.rng.below(5) {
+            0 if self.rng.one_in(2) => PullStep::Due,
             0 => PullStep::Resolved { digest: "sha256:d".to_string(), layers: 2, bytes: 10 },
             n => PullStep::Layer {
                 index: 1,

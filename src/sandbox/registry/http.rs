@@ -1,4 +1,4 @@
-//! The transport to registries: one blocking HTTP/1.1 GET per connection, TLS by rustls with the system's roots, plain
+//! The transport to registries: one blocking HTTP/1.1 request per connection, TLS by rustls with the system's roots, plain
 //! HTTP only to hosts that the configuration allows. Knows no credentials but those it is told to send; never goes from
 //! TLS to plain HTTP, and takes what they are for to no other host.
 
@@ -85,6 +85,8 @@ pub struct Ask<'a> {
     pub accept: &'a str,
     /// Only the bytes from here on.
     pub from: Option<u64>,
+    /// Makes it a POST of this form, which no redirect takes elsewhere.
+    pub form: Option<&'a str>,
 }
 
 pub struct Answer {
@@ -113,8 +115,8 @@ impl Transport {
         self.insecure.iter().any(|known| known.eq_ignore_ascii_case(authority))
     }
 
-    /// One GET, through redirects.
-    pub fn get(&self, url: &Url, ask: &Ask<'_>) -> Result<Answer, PullError> {
+    /// One request, through redirects.
+    pub fn ask(&self, url: &Url, ask: &Ask<'_>) -> Result<Answer, PullError> {
         let mut at = url.clone();
         for _ in 0..=HTTP_REDIRECTS_MAX {
             let authorization = ask.authorization.filter(|_| at.same_origin(url));
@@ -124,7 +126,7 @@ impl Transport {
             stream.write_all(&request(&at, ask, authorization)).and_then(|()| stream.flush()).map_err(unreachable)?;
             let mut reader = BufReader::with_capacity(64 * 1024, stream);
             let head = read_head(&mut reader).map_err(unreachable)?;
-            let Some(location) = redirect(&head) else {
+            let Some(location) = redirect(&head).filter(|_| ask.form.is_none()) else {
                 let body = Body::of(&head, "GET", reader).map_err(unreachable)?;
                 return Ok(Answer { head, body, url: at });
             };
@@ -193,7 +195,8 @@ fn connect_tcp(url: &Url) -> io::Result<TcpStream> {
 }
 
 fn request(url: &Url, ask: &Ask<'_>, authorization: Option<&str>) -> Vec<u8> {
-    let mut head = format!("GET {} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n", url.path, url.authority());
+    let method = if ask.form.is_some() { "POST" } else { "GET" };
+    let mut head = format!("{method} {} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n", url.path, url.authority());
     head += concat!("User-Agent: stdiod/", env!("CARGO_PKG_VERSION"), "\r\n");
     if !ask.accept.is_empty() {
         head += &format!("Accept: {}\r\n", ask.accept);
@@ -204,7 +207,12 @@ fn request(url: &Url, ask: &Ask<'_>, authorization: Option<&str>) -> Vec<u8> {
     if let Some(from) = ask.from {
         head += &format!("Range: bytes={from}-\r\n");
     }
+    if let Some(form) = ask.form {
+        let length = form.len();
+        head += &format!("Content-Type: application/x-www-form-urlencoded\r\nContent-Length: {length}\r\n");
+    }
     head += "\r\n";
+    head += ask.form.unwrap_or_default();
     head.into_bytes()
 }
 
@@ -270,7 +278,7 @@ mod tests {
         let url = Url::parse(&format!("http://127.0.0.1:{port}/v2/")).unwrap();
         let ask = Ask { authorization: Some("Basic c2VjcmV0"), ..Ask::default() };
         let mut text = String::new();
-        Transport::new(allowed).get(&url, &ask)?.body.read_to_string(&mut text).unwrap();
+        Transport::new(allowed).ask(&url, &ask)?.body.read_to_string(&mut text).unwrap();
         Ok(text)
     }
 

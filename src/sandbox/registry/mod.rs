@@ -73,6 +73,8 @@ pub enum PullError {
     TooSlow {
         hours: u64,
     },
+    /// Another layer has failed.
+    Ended,
     Image(ImageError),
 }
 
@@ -104,6 +106,7 @@ impl PullError {
             | PullError::Helper { .. }
             | PullError::AuthFile { .. }
             | PullError::TooSlow { .. }
+            | PullError::Ended
             | PullError::Image(_) => LaunchFaultKind::Rootfs,
         };
         LaunchFault { kind, message: format!("pulling {image}: {self}") }
@@ -144,6 +147,7 @@ impl fmt::Display for PullError {
             PullError::TooSlow { hours } => {
                 write!(f, "it has not come within {hours} hours; the next pull goes on from here")
             }
+            PullError::Ended => f.write_str("another layer has failed"),
             PullError::Image(error) => error.fmt(f),
         }
     }

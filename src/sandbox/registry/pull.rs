@@ -49,6 +49,8 @@ pub fn main(args: &[OsString]) -> i32 {
     if die_with_parent(order.parent_pid).is_err() {
         return 1;
     }
+    // Whatever a registry thinks of to keep us waiting between two blobs: the kernel ends it.
+    nix::unistd::alarm::set(2 * PULL_TIME_MAX.as_secs() as u32);
     let mut out = std::io::stdout().lock();
     // Nobody listens any more: then nobody waits for the image either, but what has come is kept.
     let mut say = |step: &PullStep| _ = serde_json::to_writer(&mut out, step).map(|()| out.write_all(b"\n"));
@@ -236,19 +238,15 @@ fn download(
             let notes = notes.clone();
             let (next, ended, failed) = (&next, &ended, &failed);
             scope.spawn(move || {
-                while let Some((at, layer)) = take(next, missing).filter(|_| !ended.load(Ordering::Relaxed)) {
+                while let Some((at, layer)) = take(next, missing).filter(|_| !ended.load(Ordering::Acquire)) {
                     let came = |bytes: u64| {
                         _ = notes.send((at, bytes));
-                        if ended.load(Ordering::Relaxed) {
-                            Err(PullError::TooSlow { hours: 0 })
-                        } else {
-                            check_time(deadline)
-                        }
+                        if ended.load(Ordering::Acquire) { Err(PullError::Ended) } else { check_time(deadline) }
                     };
                     if let Err(error) = fetch(session, blobs, &layer.wanted, &came) {
-                        ended.store(true, Ordering::Relaxed);
-                        // The first one is the reason; the others only follow it.
+                        // The first one is the reason. It is there before the others are told to end.
                         failed.lock().expect("no panic holds it").get_or_insert(error);
+                        ended.store(true, Ordering::Release);
                     }
                 }
             });

@@ -67,7 +67,8 @@ impl<'a> Session<'a> {
         // Tokens end in the middle of long pulls: then the registry asks again, and is answered once more.
         for attempt in 0..2 {
             let shown = self.authorization.lock().expect("no panic holds it").clone();
-            let answer = self.transport.get(&url, &Ask { authorization: shown.as_deref(), accept, from })?;
+            let answer =
+                self.transport.ask(&url, &Ask { authorization: shown.as_deref(), accept, from, form: None })?;
             match answer.head.status {
                 200 | 206 => return Ok(answer),
                 401 if attempt == 0 && answer.url.same_origin(&url) => {
@@ -103,19 +104,28 @@ impl<'a> Session<'a> {
         if let Some(service) = service {
             query += &format!("&service={}", encode(&service));
         }
-        let authorization = match &self.credentials {
-            Credentials::Basic { encoded } => Some(format!("Basic {encoded}")),
-            Credentials::Identity { token } => Some(format!("Bearer {token}")),
-            Credentials::Nothing | Credentials::Helper { .. } => None,
-        };
+        let no_address = || PullError::protocol(&self.registry, "its token service is at no http or https address");
         let separator = if realm.contains('?') { '&' } else { '?' };
-        let url = Url::parse(&format!("{realm}{separator}{query}"))
-            .ok_or_else(|| PullError::protocol(&self.registry, "its token service is at no http or https address"))?;
-        if self.https && !url.https {
+        let plain = Url::parse(realm).ok_or_else(no_address)?;
+        if self.https && !plain.https {
             return Err(PullError::protocol(&self.registry, "its token service is at a plain http address"));
         }
-        let ask = Ask { authorization: authorization.as_deref(), accept: "application/json", from: None };
-        let answer = self.transport.get(&url, &ask)?;
+        let asking = || Url::parse(&format!("{realm}{separator}{query}")).ok_or_else(no_address);
+        let accept = "application/json";
+        let answer = match &self.credentials {
+            Credentials::Basic { encoded } => {
+                let value = format!("Basic {encoded}");
+                self.transport.ask(&asking()?, &Ask { authorization: Some(&value), accept, ..Ask::default() })?
+            }
+            Credentials::Identity { token } => {
+                let token = encode(token);
+                let form = format!("grant_type=refresh_token&client_id=stdiod&{query}&refresh_token={token}");
+                self.transport.ask(&plain, &Ask { accept, form: Some(&form), ..Ask::default() })?
+            }
+            Credentials::Nothing | Credentials::Helper { .. } => {
+                self.transport.ask(&asking()?, &Ask { accept, ..Ask::default() })?
+            }
+        };
         if answer.head.status != 200 {
             return Err(self.denied(&format!("its token service answers {}", answer.head.status)));
         }
