@@ -104,6 +104,9 @@ fn image() -> Image {
         let mut header = tar::Header::new_gnu();
         header.set_size(size as u64);
         header.set_mode(0o644);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(0);
         header.set_cksum();
         let noise: Vec<u8> =
             (0..size as u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).take(size).collect();
