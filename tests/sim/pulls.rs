@@ -1,6 +1,6 @@
 //! Registries and the disk, as far as images go: pulls that go on, end and fail whenever they like.
 
-use super::world::{Shadow, World};
+use super::world::World;
 use stdiod::core::contract::{Input, LaunchFault, LaunchFaultKind, LayerState, PullStep};
 use stdiod::core::definition::Source;
 use stdiod::ids::PullId;
@@ -46,7 +46,7 @@ impl World {
         for (name, shadow) in &mut self.shadows {
             // Which of them wait is the core's own business: the shadow expects nothing of those that might.
             if self.definitions.get(name).is_none_or(|d| d.source == Source::Image(image.clone())) {
-                *shadow = Shadow { ready_since: shadow.ready_since, ..Shadow::default() };
+                shadow.expect_nothing();
             }
         }
         let why = LaunchFault { kind: LaunchFaultKind::ImageNotFound, message: "no such image".to_string() };

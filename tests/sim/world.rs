@@ -32,8 +32,14 @@ enum Question {
 pub(super) struct Shadow {
     deaths: Vec<u64>,
     level: usize,
-    pub(super) ready_since: Option<u64>,
+    ready_since: Option<u64>,
     earliest: u64,
+}
+
+impl Shadow {
+    pub(super) fn expect_nothing(&mut self) {
+        *self = Shadow { ready_since: self.ready_since, ..Shadow::default() };
+    }
 }
 
 pub struct World {
@@ -209,7 +215,7 @@ impl World {
     /// then expects nothing.
     fn touch(&mut self, name: &str) {
         if let Some(shadow) = self.shadows.get_mut(name) {
-            *shadow = Shadow { ready_since: shadow.ready_since, ..Shadow::default() };
+            shadow.expect_nothing();
         }
         for process in self.processes.values_mut().filter(|process| process.server == name) {
             process.touched = true;

@@ -142,7 +142,9 @@ impl Transport {
     }
 
     fn check_scheme(&self, url: &Url) -> Result<(), PullError> {
-        if url.https || self.is_insecure(&url.authority()) {
+        // The configuration may name the standard port, or leave it out.
+        let allowed = self.is_insecure(&url.authority()) || self.is_insecure(&format!("{}:{}", url.host, url.port));
+        if url.https || allowed {
             return Ok(());
         }
         let why = "it wants plain http; add it to insecure_registries in the configuration if that is meant";
