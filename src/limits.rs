@@ -81,12 +81,26 @@ pub const CRASH_TAIL_LINES: usize = 20;
 pub const LOG_TAIL_DEFAULT: usize = 100;
 /// Clients that may follow one server's log at once.
 pub const FOLLOWERS_MAX: usize = 64;
+/// Clients that may follow the events of all servers at once.
+pub const WATCHERS_MAX: usize = 64;
+/// A server's log on disk: the file that is written, and the one before it.
+pub const LOG_FILE_MAX: u64 = MIB as u64;
+/// Entries between the loop and the thread that writes them; more are dropped and counted.
+pub const LOG_CHANNEL: usize = 8 * KIB;
+/// At the daemon's end, for what is still in the channel.
+pub const LOG_CLOSE_WAIT: Duration = Duration::from_secs(2);
+/// Files that thread keeps open at once.
+pub const LOG_FILES_OPEN: usize = 64;
+/// What is read back of a server's log at boot, from its end.
+pub const LOG_RESTORED_BYTES: u64 = 64 * KIB as u64;
 
 // --- lifecycle --------------------------------------------------------------------------------------------------
 
 /// Starts under way at once. A start is mostly the runtime's CPU time, so more than a few per core only makes all of
 /// them late.
 pub const STARTS_AT_ONCE: usize = 16;
+/// As above when servers that ran have died: each only takes back the place it had, and its callers wait.
+pub const RESTARTS_AT_ONCE: usize = 64;
 /// Between SIGTERM and SIGKILL: one server stopped or restarted, and the whole daemon.
 pub const STOP_GRACE: Duration = Duration::from_secs(10);
 pub const SHUTDOWN_GRACE: Duration = Duration::from_secs(30);
@@ -96,6 +110,10 @@ pub const DRAIN_GRACE: Duration = Duration::from_secs(5);
 pub const LAUNCH_TIMEOUT: Duration = Duration::from_secs(60);
 /// Between the end of a server's stdout and its SIGKILL, if it does not exit by itself.
 pub const STDOUT_CLOSED_GRACE: Duration = Duration::from_secs(2);
+/// Between SIGTERM and SIGKILL for a server that is restarted because it is unresponsive: it hardly listens.
+pub const UNRESPONSIVE_GRACE: Duration = Duration::from_secs(2);
+/// While a server is unresponsive it is asked again after twice the time, so often.
+pub const HEARTBEAT_DOUBLINGS: u32 = 6;
 /// What a launcher may say to the daemon.
 pub const REPORT_MAX: usize = 64 * KIB;
 /// What is kept of a runtime's own words about a launch that failed.
@@ -104,6 +122,21 @@ pub const LAUNCH_MESSAGE_MAX: usize = 2 * KIB;
 pub const DISCARD_TIMEOUT: Duration = Duration::from_secs(10);
 /// For the trivial container that shows whether a provider works.
 pub const PROBE_TIMEOUT: Duration = Duration::from_secs(20);
+
+// --- numbers ------------------------------------------------------------------------------------------------------
+
+/// An instance's use is looked at this often, its disk more rarely; with very many instances each later.
+pub const METER_EVERY: Duration = Duration::from_secs(5);
+pub const METER_DISK_EVERY: Duration = Duration::from_secs(30);
+/// Instances looked at per second, and entries of a directory tree that are counted.
+pub const METER_LOOKS_MAX: usize = 64;
+pub const METER_ENTRIES_MAX: usize = 20_000;
+/// Messages between the loop and the thread that looks.
+pub const METER_CHANNEL: usize = 8 * KIB;
+/// How often systemd is told how the daemon is.
+pub const NOTIFY_EVERY: Duration = Duration::from_secs(10);
+/// The loop never sleeps longer; the kernel counts in 31 bits of milliseconds.
+pub const SLEEP_MAX: Duration = Duration::from_secs(3600);
 
 // --- definitions ------------------------------------------------------------------------------------------------
 
@@ -240,7 +273,9 @@ const _: () = assert!(LINE_MAX >= TOOL_LIST_MAX);
 const _: () = assert!(8 * LAUNCH_MESSAGE_MAX < REPORT_MAX, "the message fits even if every byte is escaped");
 const _: () = assert!(QUEUED_BYTES_MAX > BODY_MAX);
 const _: () = assert!(DRAIN_GRACE.as_secs() < SHUTDOWN_GRACE.as_secs());
+const _: () = assert!(LOG_CHANNEL >= 2 * SERVERS_MAX, "every log can be asked for at boot");
 const _: () = assert!(LOG_TAIL_DEFAULT <= LOG_LINES_KEPT);
+const _: () = assert!(LOG_RESTORED_BYTES <= LOG_FILE_MAX && LOG_RESTORED_BYTES as usize <= LOG_BYTES_KEPT);
 const _: () = assert!(CLIENT_ANSWER_MAX > LINE_MAX, "the client can take whatever a server may answer");
 const _: () = assert!(CLIENT_LIFECYCLE_WAIT.as_secs() > STARTUP_TIMEOUT_DEFAULT.as_secs() + STOP_GRACE.as_secs());
 const _: () = assert!(CLIENT_LIFECYCLE_WAIT.as_secs() > PULL_WAIT.as_secs() + STARTUP_TIMEOUT_DEFAULT.as_secs());

@@ -12,7 +12,7 @@ mod sim {
 
 use sim::world::World;
 
-const STEPS: usize = 1500;
+const STEPS: usize = 1000;
 
 fn seeds() -> std::ops::Range<u64> {
     match std::env::var("SIM_SEED") {
@@ -20,7 +20,7 @@ fn seeds() -> std::ops::Range<u64> {
             let seed = seed.parse().expect("SIM_SEED is a number");
             seed..seed + 1
         }
-        Err(_) => 0..std::env::var("SIM_SEEDS").map_or(2_000, |n| n.parse().expect("SIM_SEEDS is a number")),
+        Err(_) => 0..std::env::var("SIM_SEEDS").map_or(10_000, |n| n.parse().expect("SIM_SEEDS is a number")),
     }
 }
 

@@ -141,7 +141,20 @@ fn scripts_can_be_run_and_have_no_syntax_errors() {
         if (mode & 0o111 == 0) != sourced {
             found.push(format!("{}: mode {mode:o}", file.display()));
         }
-        let checked = std::process::Command::new("bash").arg("-n").arg(&file).output().expect("bash");
+        let mut checker = match read(&file).lines().next() {
+            // Parsed, and not compiled: that would leave a file beside it.
+            Some(first) if first.ends_with("python3") => {
+                let mut python = std::process::Command::new("python3");
+                python.args(["-c", "import ast, sys; ast.parse(open(sys.argv[1]).read())"]);
+                python
+            }
+            Some(_) | None => {
+                let mut bash = std::process::Command::new("bash");
+                bash.arg("-n");
+                bash
+            }
+        };
+        let checked = checker.arg(&file).output().expect("bash or python3");
         if !checked.status.success() {
             found.push(String::from_utf8_lossy(&checked.stderr).into_owned());
         }

@@ -8,7 +8,7 @@ use crate::api::register;
 use crate::api::route::{self, Route};
 use crate::api::status::{self, rfc3339};
 use crate::core::contract::{
-    Answer, Ask, Change, LogEntry, LogFormat, LogSource, ServerRef, Status, StatusView, Token,
+    Answer, Ask, Change, LogEntry, LogFormat, LogSource, News, NewsKind, ServerRef, Status, StatusView, Token,
 };
 use crate::limits::{LOG_LINES_KEPT, LOG_TAIL_DEFAULT, TOKEN_SERVERS_MAX, WAIT_MS};
 use crate::wire::http_in::{Method, Request};
@@ -63,11 +63,16 @@ pub fn interpret<'a>(request: &Request<'a>, tokens: &Tokens, peer: &Peer) -> Res
         Route::Logs(server) => Ask::Logs {
             server,
             tail: query.count("tail", LOG_TAIL_DEFAULT, LOG_LINES_KEPT)?,
+            since_unix_ms: query.time("since")?,
             // A HEAD has no body for a stream to come in.
             follow: query.boolean("follow", false)? && request.method != Method::Head,
             format: log_format(request.header("accept")),
         },
         Route::Tools(server) => Ask::Tools { server },
+        Route::Events if request.method == Method::Head => {
+            return Ok(Interpreted::Direct(response(200, EVENTS, Vec::new())));
+        }
+        Route::Events => Ask::News,
         Route::TokenCreate => token_create(json_body(request)?, &who)?,
         Route::TokenList => Ask::TokenList,
         Route::TokenRevoke(name) => Ask::TokenRevoke { name },
@@ -98,7 +103,7 @@ fn known_query(route: &Route) -> &'static [&'static str] {
         Route::Register => &["wait"],
         Route::List => &["status", "name"],
         Route::Delete(_) => &["volumes"],
-        Route::Logs(_) => &["tail", "follow"],
+        Route::Logs(_) => &["tail", "since", "follow"],
         Route::Healthz
         | Route::Readyz
         | Route::Get(_)
@@ -108,6 +113,7 @@ fn known_query(route: &Route) -> &'static [&'static str] {
         | Route::Stop(_)
         | Route::Start(_)
         | Route::Tools(_)
+        | Route::Events
         | Route::TokenCreate
         | Route::TokenList
         | Route::TokenRevoke(_) => &[],
@@ -153,6 +159,14 @@ impl<'a> Query<'a> {
         let digits = text.bytes().all(|byte| byte.is_ascii_digit());
         let number = text.parse().ok().filter(|number| digits && *number <= max);
         number.ok_or_else(|| Fault::field(name, format_args!("expected an integer from 0 to {max}")))
+    }
+
+    fn time(&mut self, name: &str) -> Result<Option<u64>, Fault> {
+        let Some(text) = self.take(name) else { return Ok(None) };
+        // An unescaped `+` of an offset arrives as a blank; nothing else in a time is one.
+        let time = status::parse_rfc3339(&text.replace(' ', "+"));
+        let expected = "expected an RFC 3339 time, as in 2026-02-17T10:00:00Z";
+        time.map(Some).ok_or_else(|| Fault::field(name, expected))
     }
 
     fn status(&mut self) -> Result<Option<String>, Fault> {
@@ -285,6 +299,13 @@ pub fn render(answer: Answer) -> Response {
             }
             Response { headers: vec![("Cache-Control", "no-store".into())], ..response(200, EVENTS, body) }
         }
+        Answer::News(all) => {
+            let mut body = Vec::new();
+            for news in &all {
+                write_news(&mut body, news);
+            }
+            Response { headers: vec![("Cache-Control", "no-store".into())], ..response(200, EVENTS, body) }
+        }
         Answer::Ready { ready: true, .. } => response(200, JSON, br#"{"status":"ready"}"#.to_vec()),
         Answer::Ready { ready: false, reasons } => {
             let why = format!("not ready: {}", reasons.join("; "));
@@ -315,6 +336,37 @@ pub fn refuse(fault: &Fault) -> Response {
 /// The data of one event of a followed log.
 pub fn render_log_event(entry: &LogEntry) -> Vec<u8> {
     to_json(&LogObject::of(entry))
+}
+
+/// One event of the stream of all servers.
+pub fn write_news(out: &mut Vec<u8>, news: &News) {
+    let kind = match news.kind {
+        NewsKind::State => "state",
+        NewsKind::Transition => "transition",
+        NewsKind::Warning => "warning",
+        NewsKind::Presence => "presence",
+    };
+    let data = NewsObject {
+        at: rfc3339(news.at_unix_ms),
+        workspace_id: news.server.to_string(),
+        name: &news.name,
+        instance: news.instance.map(|instance| instance.0),
+        from: news.from.map(Status::wire),
+        status: news.to.wire(),
+        why: &news.why,
+    };
+    sse::event(out, Some(kind), None, &to_json(&data));
+}
+
+#[derive(Serialize)]
+struct NewsObject<'a> {
+    at: String,
+    workspace_id: String,
+    name: &'a str,
+    instance: Option<u64>,
+    from: Option<&'static str>,
+    status: &'static str,
+    why: &'a str,
 }
 
 fn response(status: u16, content_type: &'static str, body: Vec<u8>) -> Response {
@@ -392,6 +444,7 @@ impl LogObject<'_> {
                 LogSource::Stderr => "stderr",
                 LogSource::Noise => "noise",
                 LogSource::Lifecycle => "lifecycle",
+                LogSource::Health => "health",
             },
             text: &entry.text,
         }
@@ -493,18 +546,24 @@ mod tests {
             (
                 "GET /api/v1/mcp/servers/a/logs",
                 "",
-                r#"anonymous Logs { server: Name("a"), tail: 100, follow: false, format: Text }"#,
+                r#"anonymous Logs { server: Name("a"), tail: 100, since_unix_ms: None, follow: false, format: Text }"#,
             ),
             (
                 "GET /api/v1/mcp/servers/a/logs?follow=true&tail=0",
                 "",
-                r#"anonymous Logs { server: Name("a"), tail: 0, follow: true, format: Text }"#,
+                r#"anonymous Logs { server: Name("a"), tail: 0, since_unix_ms: None, follow: true, format: Text }"#,
             ),
             (
                 "HEAD /api/v1/mcp/servers/a/logs?follow=true",
                 "",
-                r#"anonymous Logs { server: Name("a"), tail: 100, follow: false, format: Text }"#,
+                r#"anonymous Logs { server: Name("a"), tail: 100, since_unix_ms: None, follow: false, format: Text }"#,
             ),
+            (
+                "GET /api/v1/mcp/servers/a/logs?since=2026-02-17T11:00:00%2B01:00",
+                "",
+                r#"anonymous Logs { server: Name("a"), tail: 100, since_unix_ms: Some(1771322400000), follow: false, format: Text }"#,
+            ),
+            ("GET /api/v1/mcp/events", "", "anonymous News"),
             ("GET /api/v1/mcp/servers/a/tools", "", r#"anonymous Tools { server: Name("a") }"#),
             ("GET /api/v1/tokens", "", "anonymous TokenList"),
             ("DELETE /api/v1/tokens/ci", "", r#"anonymous TokenRevoke { name: "ci" }"#),

@@ -23,6 +23,7 @@ pub enum Route {
     Start(ServerRef),
     Logs(ServerRef),
     Tools(ServerRef),
+    Events,
     TokenCreate,
     TokenList,
     TokenRevoke(String),
@@ -31,6 +32,7 @@ pub enum Route {
 pub const SERVERS: &str = "/api/v1/mcp/servers";
 /// The same under its other name.
 pub const HOSTED: &str = "/api/v1/mcp/hosted";
+pub const EVENTS: &str = "/api/v1/mcp/events";
 pub const TOKENS: &str = "/api/v1/tokens";
 
 type Fixed = fn() -> Route;
@@ -46,6 +48,7 @@ struct Endpoint<Make: 'static> {
 const FIXED: &[Endpoint<Fixed>] = &[
     Endpoint { path: SERVERS, allow: "GET, HEAD, POST", methods: COLLECTION },
     Endpoint { path: HOSTED, allow: "GET, HEAD, POST", methods: COLLECTION },
+    Endpoint { path: EVENTS, allow: "GET, HEAD", methods: &[(Method::Get, || Route::Events)] },
     Endpoint { path: "/healthz", allow: "GET, HEAD", methods: &[(Method::Get, || Route::Healthz)] },
     Endpoint { path: "/readyz", allow: "GET, HEAD", methods: &[(Method::Get, || Route::Readyz)] },
     Endpoint {
@@ -135,7 +138,7 @@ impl Route {
     pub fn needs(&self) -> Need {
         match self {
             Route::Healthz | Route::Readyz => Need::Nothing,
-            Route::List | Route::Get(_) | Route::Logs(_) => Need::Read,
+            Route::List | Route::Get(_) | Route::Logs(_) | Route::Events => Need::Read,
             Route::Register
             | Route::Patch(_)
             | Route::Delete(_)
@@ -241,6 +244,7 @@ mod tests {
         for (path, allow) in [
             ("/healthz", "GET, HEAD"),
             ("/readyz", "GET, HEAD"),
+            ("/api/v1/mcp/events", "GET, HEAD"),
             ("/api/v1/mcp/servers", "GET, HEAD, POST"),
             ("/api/v1/mcp/hosted/", "GET, HEAD, POST"),
             ("/api/v1/mcp/servers/a", "GET, HEAD, PATCH, DELETE"),

@@ -30,6 +30,7 @@ struct StatusObject<'a> {
     resource_usage: UsageObject,
     queue: Queue,
     crash_loop: Loop,
+    health: HealthObject<'a>,
     server_info: Option<&'a RawValue>,
     protocol_version: Option<&'a str>,
     image_pull: Option<Pull<'a>>,
@@ -86,6 +87,12 @@ struct Loop {
     next_attempt_at: Option<String>,
 }
 
+#[derive(Serialize)]
+struct HealthObject<'a> {
+    last_heard_at: Option<String>,
+    warnings: &'a [String],
+}
+
 /// One status object, appended to `out`.
 pub fn write(view: &StatusView, out: &mut Vec<u8>) {
     serde_json::to_writer(out, &object(view)).expect("strings and numbers into memory");
@@ -131,6 +138,7 @@ fn object(view: &StatusView) -> StatusObject<'_> {
         },
         queue: Queue { in_flight: view.in_flight, waiting: view.waiting },
         crash_loop: Loop { level: view.crash_level, next_attempt_at: view.next_attempt_unix_ms.map(rfc3339) },
+        health: HealthObject { last_heard_at: view.last_heard_unix_ms.map(rfc3339), warnings: &view.warnings },
         server_info: view.server_info.as_deref().and_then(|raw| serde_json::from_slice(raw).ok()),
         protocol_version: view.protocol_version.as_deref(),
         image_pull: view.image_pull.as_ref().map(pull),
@@ -178,6 +186,41 @@ pub fn rfc3339(unix_ms: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{milli:03}Z")
 }
 
+/// The milliseconds after 1970 of a time such as `2026-02-17T10:00:00.5+01:00`; none if it is no time, or before 1970.
+pub fn parse_rfc3339(text: &str) -> Option<u64> {
+    let number = |range: std::ops::Range<usize>| -> Option<u64> {
+        let digits = text.get(range)?;
+        if digits.bytes().all(|byte| byte.is_ascii_digit()) { digits.parse().ok() } else { None }
+    };
+    let is = |at: usize, letters: &[u8]| text.as_bytes().get(at).is_some_and(|byte| letters.contains(byte));
+    if !(is(4, b"-") && is(7, b"-") && is(10, b"Tt") && is(13, b":") && is(16, b":")) {
+        return None;
+    }
+    let (year, month, day) = (number(0..4)?, number(5..7)?, number(8..10)?);
+    let (hour, minute, second) = (number(11..13)?, number(14..16)?, number(17..19)?);
+    let fraction = text[19..].strip_prefix('.').map_or("", |rest| {
+        let end = rest.bytes().position(|byte| !byte.is_ascii_digit()).unwrap_or(rest.len());
+        &rest[..end]
+    });
+    let after = &text[19 + if text[19..].starts_with('.') { 1 + fraction.len() } else { 0 }..];
+    let millis: u64 = format!("{:0<3}", fraction.get(..3).unwrap_or(fraction)).parse().ok()?;
+    let days = (365 * year.checked_sub(1970)?..=366 * (year - 1969))
+        .find(|days| civil_from_days(*days) == (year, month, day))?;
+    if hour > 23 || minute > 59 || second > 60 {
+        return None;
+    }
+    let local_ms = ((days * 24 + hour) * 60 + minute) * 60_000 + second * 1000 + millis;
+    let (sign, offset) = match after.as_bytes() {
+        [b'Z' | b'z'] => return Some(local_ms),
+        [sign @ (b'+' | b'-'), h1, h2, b':', m1, m2] if [h1, h2, m1, m2].iter().all(|byte| byte.is_ascii_digit()) => {
+            let two = |a: &u8, b: &u8| u64::from(a - b'0') * 10 + u64::from(b - b'0');
+            (*sign, (two(h1, h2) * 60 + two(m1, m2)) * 60_000)
+        }
+        _ => return None,
+    };
+    if sign == b'+' { local_ms.checked_sub(offset) } else { Some(local_ms + offset) }
+}
+
 /// Year, month and day of so many days after 1970-01-01, in eras of 400 years that begin on a 1st of March: leap days
 /// then come last in their year, and the lengths of months follow one line (Howard Hinnant, `civil_from_days`).
 fn civil_from_days(days: u64) -> (u64, u64, u64) {
@@ -220,6 +263,8 @@ pub mod tests {
             server_info: None,
             protocol_version: None,
             instance: None,
+            last_heard_unix_ms: None,
+            warnings: Vec::new(),
             usage: None,
             image_pull: None,
             created_unix_ms: 1_771_322_400_000,
@@ -255,7 +300,8 @@ pub mod tests {
                 "resource_usage": {"cpu_percent": null, "cpu_ms_total": null, "memory_bytes": null,
                                    "memory_limit_bytes": 536870912, "pids": null, "disk_bytes": null},
                 "queue": {"in_flight": 0, "waiting": 0}, "crash_loop": {"level": 0, "next_attempt_at": null},
-                "server_info": null, "protocol_version": null, "image_pull": null, "environment": ["A", "TOKEN"],
+                "health": {"last_heard_at": null, "warnings": []}, "server_info": null, "protocol_version": null,
+                "image_pull": null, "environment": ["A", "TOKEN"],
                 "created_at": "2026-02-17T10:00:00.000Z", "last_used_at": null,
             })
         );
@@ -327,6 +373,37 @@ pub mod tests {
             assert_eq!(rfc3339(unix_ms), text);
         }
         rfc3339(u64::MAX);
+    }
+
+    #[test]
+    fn times_are_read_back_in_every_spelling() {
+        for unix_ms in [0, 951_782_399_999, 951_782_400_000, 1_709_164_800_001, 253_402_300_799_999] {
+            assert_eq!(parse_rfc3339(&rfc3339(unix_ms)), Some(unix_ms));
+        }
+        let ten = Some(1_771_322_400_000);
+        for text in [
+            "2026-02-17T10:00:00Z",
+            "2026-02-17t10:00:00z",
+            "2026-02-17T11:30:00+01:30",
+            "2026-02-17T09:00:00.000000-01:00",
+        ] {
+            assert_eq!(parse_rfc3339(text), ten, "{text}");
+        }
+        assert_eq!(parse_rfc3339("2026-02-17T10:00:00.5Z"), ten.map(|ms| ms + 500));
+        for bad in [
+            "",
+            "now",
+            "2026-02-30T10:00:00Z",
+            "2026-02-17",
+            "2026-02-17T10:00:00",
+            "2026-02-17T24:00:00Z",
+            "1969-01-01T00:00:00Z",
+            "1970-01-01T00:00:00+01:00",
+            "2026-02-17T10:00:00é",
+            "2026-02-17T10:0é:00Z",
+        ] {
+            assert_eq!(parse_rfc3339(bad), None, "{bad}");
+        }
     }
 
     #[test]

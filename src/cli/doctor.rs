@@ -91,6 +91,7 @@ fn examine(config: &Config, common: &Common) -> Vec<Check> {
     checks.push(host::nftables());
     checks.push(host::database(config));
     checks.push(host::disk_space(&config.data_dir));
+    checks.push(host::starts());
     checks.push(host::daemon(common));
     checks
 }

@@ -13,6 +13,7 @@ use std::io::{self, BufRead};
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   stdiod logs notes --tail 50
+  stdiod logs notes --since 2026-02-17T10:00:00Z
   stdiod logs -f notes")]
 pub struct Logs {
     /// Name or id of the server
@@ -23,10 +24,18 @@ pub struct Logs {
     /// Start with the last N lines
     #[arg(long, value_name = "N")]
     tail: Option<usize>,
+    /// Nothing older than this, as in 2026-02-17T10:00:00Z
+    #[arg(long, value_name = "TIME")]
+    since: Option<String>,
 }
 
 pub fn logs(api: &Api, screen: &mut Screen, args: &Logs) -> Result<(), Error> {
     let mut query: Vec<String> = args.tail.iter().map(|tail| format!("tail={tail}")).collect();
+    if let Some(since) = &args.since {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-:.".contains(&byte);
+        let encoded = since.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") });
+        query.push(format!("since={}", encoded.collect::<String>()));
+    }
     if args.follow {
         query.push("follow=true".to_string());
     }

@@ -59,8 +59,12 @@ pub struct Common {
 
 impl Common {
     fn load_config(&self) -> Result<Config, Error> {
-        let named = self.config.clone().or_else(|| api::variable("STDIOD_CONFIG").map(PathBuf::from));
-        Ok(Config::load(named.as_deref())?)
+        Ok(Config::load(self.config_file().as_deref())?)
+    }
+
+    /// The file that was named; none: the default one, if it is there.
+    fn config_file(&self) -> Option<PathBuf> {
+        self.config.clone().or_else(|| api::variable("STDIOD_CONFIG").map(PathBuf::from))
     }
 
     fn screen(&self) -> Screen {

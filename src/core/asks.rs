@@ -57,9 +57,11 @@ impl Core {
             Ask::Stop { server } => self.set_desired(conn, self.find(&server, who)?, false),
             Ask::Start { server } => self.set_desired(conn, self.find(&server, who)?, true),
             Ask::Delete { server, volumes } => self.delete(conn, self.find(&server, who)?, volumes).map(|()| None),
-            Ask::Logs { server, tail, follow, format } => {
-                self.logs(conn, self.find(&server, who)?, tail, follow, format).map(Some)
+            Ask::Logs { server, tail, since_unix_ms, follow, format } => {
+                let id = self.find(&server, who)?;
+                self.logs(conn, id, tail, since_unix_ms, follow, format).map(Some)
             }
+            Ask::News => self.watch_news(conn, who).map(Some),
             Ask::Tools { server } => {
                 let id = self.find(&server, who)?;
                 Ok(Some(Answer::Tools(self.servers[&id].tools.clone())))
@@ -116,11 +118,12 @@ impl Core {
         conn: ConnId,
         id: ServerId,
         tail: usize,
+        since_unix_ms: Option<u64>,
         follow: bool,
         format: LogFormat,
     ) -> Result<Answer, Fault> {
         let server = self.servers.get_mut(&id).expect("found");
-        let entries = server.log.tail(tail);
+        let entries = server.log.tail(tail, since_unix_ms.unwrap_or(0));
         if !follow {
             return Ok(Answer::Logs { entries, format });
         }

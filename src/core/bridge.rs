@@ -4,7 +4,7 @@
 
 use crate::api::fault::{Code, Fault, Outcome};
 use crate::core::calls::{Call, Caller, Stage};
-use crate::core::contract::{Answer, ExitCause, LogEntry, LogSource, Output};
+use crate::core::contract::{Answer, LogEntry, LogSource, Output};
 use crate::core::lifecycle::Event;
 use crate::core::log_ring::printable;
 use crate::core::parked::WaitOn;
@@ -179,8 +179,12 @@ impl Core {
         let Some(id) = self.instances.get(&instance).copied() else { return };
         match line {
             Line::Whole(bytes) => match jsonrpc::parse(bytes) {
-                Some(Message::Reply { id: wire_id, body }) => self.replied(id, instance, CallId(wire_id), body),
+                Some(Message::Reply { id: wire_id, body }) => {
+                    self.heard(id);
+                    self.replied(id, instance, CallId(wire_id), body);
+                }
                 Some(Message::Request { id: asked, method, .. }) => {
+                    self.heard(id);
                     let bytes = match &*method {
                         "ping" => jsonrpc::result_reply(asked, "{}"),
                         other => {
@@ -189,7 +193,7 @@ impl Core {
                     };
                     self.outputs.push_back(Output::Write { instance, bytes });
                 }
-                Some(Message::Notification { .. }) => {}
+                Some(Message::Notification { .. }) => self.heard(id),
                 Some(Message::Stray) | None => self.noise(id, instance, bytes),
             },
             Line::TooLong { head, tail } => self.too_long(id, instance, head, tail),
@@ -202,9 +206,9 @@ impl Core {
             Stage::Queued { .. } => false,
         };
         let Some(call) = self.calls.get(call_id).filter(|call| current(call)) else {
-            if let Some(server) = self.servers.get_mut(&id) {
-                server.said.late += 1;
-            }
+            let Some(server) = self.servers.get_mut(&id) else { return };
+            let to_probe = server.pulse.as_mut().is_some_and(|pulse| pulse.takes(call_id));
+            server.said.late += u64::from(!to_probe);
             return;
         };
         match call.caller {
@@ -221,6 +225,9 @@ impl Core {
                 self.handshake_ended(id, instance, reply);
             }
             Caller::ToolList => {
+                if let Some(pulse) = &mut self.servers.get_mut(&id).expect("it replied").pulse {
+                    pulse.answered();
+                }
                 if let Reply::Result(raw) = reply
                     && raw.get().len() <= TOOL_LIST_MAX
                 {
@@ -252,6 +259,9 @@ impl Core {
     fn noise(&mut self, id: ServerId, instance: InstanceId, bytes: &[u8]) {
         let Some(server) = self.servers.get_mut(&id) else { return };
         server.said.noise_lines += 1;
+        if let Some(pulse) = &mut server.pulse {
+            pulse.babbled(self.now.mono_ms);
+        }
         server.said.content_length |= bytes.len() > 15 && bytes[..15].eq_ignore_ascii_case(b"content-length:");
         let text = printable(&bytes[..bytes.len().min(LOG_LINE_MAX)]);
         let at_unix_ms = self.now.unix_ms;
@@ -283,7 +293,8 @@ impl Core {
 
     pub(super) fn call_timed_out(&mut self, call_id: CallId) {
         let Some(call) = self.calls.get(call_id) else { return };
-        let server = &self.servers[&call.server];
+        let id = call.server;
+        let server = &self.servers[&id];
         let outcome = match &call.stage {
             Stage::Queued { .. } => Outcome::NotSent,
             Stage::Sent { instance } => {
@@ -298,6 +309,9 @@ impl Core {
             Outcome::SentUnknown => "the server did not answer before the deadline; it may still be at work",
         };
         self.end_call(call_id, Answer::Refused(Fault::new(Code::CallTimeout, message).outcome(outcome)));
+        if outcome == Outcome::SentUnknown {
+            self.suspect(id);
+        }
     }
 
     /// The client has left: the server is told, and the slot is free.
@@ -309,26 +323,9 @@ impl Core {
         self.take_call(call_id);
     }
 
-    /// The instance is over: what it had in flight fails at once.
-    pub(super) fn fail_in_flight(&mut self, id: ServerId) {
-        let server = self.servers.get_mut(&id).expect("its instance just ended");
-        let name = server.definition.name.clone();
-        let fault = match server.ended_by.take() {
-            Some(exit) => {
-                let how = match exit.cause {
-                    ExitCause::Code(code) => format!("exited with code {code}"),
-                    ExitCause::Signal(signal) => format!("was killed by signal {signal}"),
-                };
-                let fault = Fault::new(Code::ServerCrashed, format!("{name} {how} with the call in flight"));
-                match exit.cause {
-                    ExitCause::Code(code) => fault.with("exit_code", code),
-                    ExitCause::Signal(signal) => fault.with("signal", signal),
-                }
-                .with("oom", exit.oom)
-            }
-            None => Fault::new(Code::ServerCrashed, format!("{name} was stopped with the call in flight")),
-        };
-        for call in server.lane.in_flight().to_vec() {
+    /// No answer will come any more: what is in flight fails at once.
+    pub(super) fn fail_in_flight(&mut self, id: ServerId, fault: &Fault) {
+        for call in self.servers[&id].lane.in_flight().to_vec() {
             self.end_call(call, Answer::Refused(fault.clone().outcome(Outcome::SentUnknown)));
         }
     }

@@ -91,7 +91,9 @@ impl Core {
     fn registered(&mut self, id: ServerId, definition: Arc<Definition>, conn: ConnId, wait: bool) {
         let startup_ms = definition.startup_timeout_ms;
         log::info!("server={} id={id} registered", definition.name);
-        self.servers.insert(id, Server::new(id, definition, true, self.now.unix_ms));
+        let server = Server::new(id, definition, true, self.now.unix_ms);
+        self.tell_presence(&server, "registered");
+        self.servers.insert(id, server);
         let waiting = self.parked.release(conn).is_some();
         if waiting && wait {
             let on = WaitOn::Ready { server: id, registered: true };
@@ -115,6 +117,7 @@ impl Core {
         server.definition = definition;
         server.desired_up = up;
         server.changing = false;
+        self.arm_pulse(id);
         let waiting = self.parked.release(conn).is_some();
         let hosting = self.settings.hosting && self.is_running();
         let event = match (up && hosting, kind) {
@@ -148,6 +151,9 @@ impl Core {
         self.names.remove(&name);
         self.outbox.forget(id);
         self.deadlines.cancel(super::Timer::State(id));
+        self.deadlines.cancel(super::Timer::Pulse(id));
+        self.tell_presence(&server, "removed");
+        self.outputs.push_back(Output::LogRemove { server: id });
         for (conn, _) in self.parked.on_server(id) {
             self.answer(conn, Answer::Deleted);
         }

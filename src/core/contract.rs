@@ -28,6 +28,8 @@ pub enum Input<'a> {
     Swept,
     /// SIGTERM or SIGINT.
     ShutdownAsked,
+    /// The configuration was read again, and of what it says this may change while the daemon runs.
+    Reconfigured { providers: Vec<String> },
 
     // --- the store
     /// Connected. The first time it brings everything that was stored.
@@ -49,10 +51,15 @@ pub enum Input<'a> {
     Launched { instance: InstanceId },
     LaunchFailed { instance: InstanceId, why: LaunchFault },
     LineRead { instance: InstanceId, line: Line<'a> },
+    /// Stdout is in the middle of a line.
+    Stirred { instance: InstanceId },
     StdoutClosed { instance: InstanceId },
     StderrRead { instance: InstanceId, bytes: &'a [u8] },
     /// Always the last word about an instance that was launched; stdout has been read to its end before.
     Exited { instance: InstanceId, exit: Exit },
+
+    // --- logs on disk
+    LogRestored { server: ServerId, entries: Vec<LogEntry> },
 }
 
 #[rustfmt::skip] // one line a word
@@ -62,6 +69,8 @@ pub enum Output {
     Answer { conn: ConnId, answer: Answer },
     /// One more event on a stream that was opened with `Answer::Follow`.
     Stream { conn: ConnId, entry: LogEntry },
+    /// One more on a stream that was opened with `Answer::News`.
+    News { conn: ConnId, news: Arc<News> },
     /// No more will come on that stream.
     EndStream { conn: ConnId },
 
@@ -80,6 +89,13 @@ pub enum Output {
     Discard { instance: InstanceId },
     /// The server is gone for good: remove its volumes too.
     RemoveVolumes { name: String },
+
+    // --- logs on disk
+    /// One more entry of the server's log; dropped and counted if the disk cannot follow.
+    LogKeep { server: ServerId, entry: LogEntry },
+    /// Read back what an earlier daemon kept; `LogRestored` follows.
+    LogRestore { server: ServerId },
+    LogRemove { server: ServerId },
 
     // --- the store
     Store { seq: StoreSeq, op: StoreOp },
@@ -111,7 +127,9 @@ pub enum Ask<'a> {
     Stop { server: ServerRef },
     Start { server: ServerRef },
     Delete { server: ServerRef, volumes: bool },
-    Logs { server: ServerRef, tail: usize, follow: bool, format: LogFormat },
+    Logs { server: ServerRef, tail: usize, since_unix_ms: Option<u64>, follow: bool, format: LogFormat },
+    /// The lifecycle of all servers that the client may see, as it happens.
+    News,
     Tools { server: ServerRef },
     Ready,
     TokenCreate { name: String, scopes: Vec<String>, servers: Vec<String> },
@@ -148,6 +166,8 @@ pub enum Answer {
     Logs { entries: Vec<LogEntry>, format: LogFormat },
     /// As `Logs`, and the connection stays open for `Output::Stream`.
     Follow { entries: Vec<LogEntry> },
+    /// The present state of each server; the connection stays open for `Output::News`.
+    News(Vec<News>),
     Ready { ready: bool, reasons: Vec<String> },
     /// The only time the token itself is seen.
     TokenCreated { token: Token, secret: String },
@@ -179,6 +199,10 @@ pub struct StatusView {
     pub protocol_version: Option<String>,
     /// The instance that `usage` is read from when the answer is given.
     pub instance: Option<InstanceId>,
+    /// When anything valid last came from it.
+    pub last_heard_unix_ms: Option<u64>,
+    /// What an operator should look at.
+    pub warnings: Vec<String>,
     pub usage: Option<Usage>,
     pub image_pull: Option<ImagePull>,
     pub created_unix_ms: u64,
@@ -288,6 +312,33 @@ pub enum LogSource {
     /// Stdout that was no JSON-RPC.
     Noise,
     Lifecycle,
+    /// A warning about its health.
+    Health,
+}
+
+/// Something that happened to a server, for those who watch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct News {
+    pub at_unix_ms: u64,
+    pub server: ServerId,
+    pub name: String,
+    pub instance: Option<InstanceId>,
+    pub kind: NewsKind,
+    /// The status before, of a transition.
+    pub from: Option<Status>,
+    pub to: Status,
+    pub why: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NewsKind {
+    /// How it is when the watching begins.
+    State,
+    Transition,
+    /// Its health is not as it should be.
+    Warning,
+    /// Registered or removed.
+    Presence,
 }
 
 // --- instances ----------------------------------------------------------------------------------------------------

@@ -4,9 +4,9 @@
 
 use crate::core::backoff::{Backoff, Verdict};
 use crate::core::contract::{Exit, ExitCause, LaunchFault, Status, StopSignal};
-use crate::core::definition::{Definition, PullPolicy, RestartPolicy, Source};
+use crate::core::definition::{Definition, OnUnresponsive, PullPolicy, RestartPolicy, Source};
 use crate::ids::InstanceId;
-use crate::limits::{LAUNCH_TIMEOUT, SHUTDOWN_GRACE, STDOUT_CLOSED_GRACE, STOP_GRACE};
+use crate::limits::{LAUNCH_TIMEOUT, SHUTDOWN_GRACE, STDOUT_CLOSED_GRACE, STOP_GRACE, UNRESPONSIVE_GRACE};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
@@ -25,6 +25,11 @@ pub enum State {
         instance: InstanceId,
     },
     Ready {
+        instance: InstanceId,
+        since_ms: u64,
+    },
+    /// It runs and answers nothing, not even a probe. Anything it says makes it `Ready` again, since the same time.
+    Unresponsive {
         instance: InstanceId,
         since_ms: u64,
     },
@@ -55,8 +60,10 @@ pub enum Then {
     Down,
     /// A restart by hand.
     Again,
-    /// It was put down for not answering: its death counts as a crash.
-    Crash,
+    /// It was put down for not answering: its death counts as a crash, after so long in `ready`.
+    Crash {
+        ready_for_ms: Option<u64>,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -76,6 +83,10 @@ pub enum Event {
     Greeted,
     /// The handshake was refused.
     Jilted(String),
+    /// It has left a probe unanswered.
+    Silent,
+    /// It has said something after all.
+    Heard,
     StdoutClosed,
     Exited(Exit),
     Stop,
@@ -105,6 +116,12 @@ pub enum Action {
     Greet {
         instance: InstanceId,
     },
+    /// From here on it is asked whether it lives.
+    Watch {
+        instance: InstanceId,
+    },
+    /// Its calls in flight will not be answered any more: it is put down for its silence.
+    FailInFlight,
     /// SIGTERM.
     AskToStop {
         instance: InstanceId,
@@ -152,19 +169,55 @@ impl Lifecycle {
         self.backoff.level()
     }
 
+    /// How long until the next start, if one is certain: known while it waits, and while it is put down for a restart.
+    pub fn next_start_in(&self, def: &Definition, now_ms: u64) -> Option<u64> {
+        match self.state {
+            State::Waiting { until_ms, .. } => Some(until_ms.saturating_sub(now_ms)),
+            State::Stopping { then: Then::Crash { ready_for_ms }, .. } => {
+                match self.backoff.clone().death(&def.crash_loop, now_ms, ready_for_ms) {
+                    Verdict::Restart { delay_ms, .. } => Some(delay_ms),
+                    Verdict::GiveUp => None,
+                }
+            }
+            State::Stopping { then: Then::Down | Then::Again, .. }
+            | State::Down
+            | State::Pulling
+            | State::Due
+            | State::Launching { .. }
+            | State::Greeting { .. }
+            | State::Ready { .. }
+            | State::Unresponsive { .. }
+            | State::Mute { .. }
+            | State::Failed => None,
+        }
+    }
+
     pub fn instance(&self) -> Option<InstanceId> {
         match self.state {
             State::Launching { instance }
             | State::Greeting { instance }
             | State::Ready { instance, .. }
+            | State::Unresponsive { instance, .. }
             | State::Mute { instance, .. }
             | State::Stopping { instance, .. } => Some(instance),
             State::Down | State::Pulling | State::Due | State::Waiting { .. } | State::Failed => None,
         }
     }
 
+    /// The instance that calls go to. One that is silent gets them too: it may only be slow.
     pub fn ready_instance(&self) -> Option<InstanceId> {
-        if let State::Ready { instance, .. } = self.state { Some(instance) } else { None }
+        match self.state {
+            State::Ready { instance, .. } | State::Unresponsive { instance, .. } => Some(instance),
+            State::Down
+            | State::Pulling
+            | State::Due
+            | State::Launching { .. }
+            | State::Greeting { .. }
+            | State::Mute { .. }
+            | State::Stopping { .. }
+            | State::Waiting { .. }
+            | State::Failed => None,
+        }
     }
 
     pub fn status(&self) -> Status {
@@ -172,10 +225,11 @@ impl Lifecycle {
             State::Down => Status::Stopped,
             State::Pulling | State::Due | State::Launching { .. } | State::Greeting { .. } => Status::Starting,
             State::Ready { .. } => Status::Ready,
+            State::Unresponsive { .. } => Status::Unresponsive,
             State::Mute { .. } => Status::Restarting,
             State::Stopping { then, .. } => match then {
                 Then::Down => Status::Stopping,
-                Then::Again | Then::Crash => Status::Restarting,
+                Then::Again | Then::Crash { .. } => Status::Restarting,
             },
             State::Waiting { looping, .. } => match looping {
                 true => Status::Backoff,
@@ -226,21 +280,34 @@ impl Lifecycle {
             (State::Launching { instance }, Event::Elapsed) => {
                 let message = format!("the runtime did not start it within {} s", LAUNCH_TIMEOUT.as_secs());
                 out.push(Action::Fault { message, launch: true });
-                put_down(instance, false, Then::Crash, &mut out)
+                put_down(instance, false, Then::Crash { ready_for_ms: None }, &mut out)
             }
-            (State::Greeting { instance }, Event::Greeted) => ready(instance, now_ms, &mut out),
+            (State::Greeting { instance }, Event::Greeted) => {
+                out.push(Action::Watch { instance });
+                ready(instance, now_ms, &mut out)
+            }
             (State::Greeting { instance }, Event::Jilted(message)) => {
                 out.push(Action::Fault { message, launch: false });
-                put_down(instance, true, Then::Crash, &mut out)
+                put_down(instance, true, Then::Crash { ready_for_ms: None }, &mut out)
             }
-            (State::Greeting { instance }, Event::Elapsed) => put_down(instance, true, Then::Crash, &mut out),
+            (State::Greeting { instance }, Event::Elapsed) => {
+                put_down(instance, true, Then::Crash { ready_for_ms: None }, &mut out)
+            }
+
+            // --- silent, and heard again
+            (State::Ready { instance, since_ms } | State::Unresponsive { instance, since_ms }, Event::Silent) => {
+                silent(instance, since_ms, def, now_ms, &mut out)
+            }
+            (State::Unresponsive { instance, since_ms }, Event::Heard) => State::Ready { instance, since_ms },
 
             // --- going down by itself
             (State::Greeting { instance }, Event::StdoutClosed) => {
                 out.push(deadline(now_ms + STDOUT_CLOSED_GRACE.as_millis() as u64));
                 State::Mute { instance, ready_since_ms: None }
             }
-            (State::Ready { instance, since_ms }, Event::StdoutClosed) if def.stdio_bridge => {
+            (State::Ready { instance, since_ms } | State::Unresponsive { instance, since_ms }, Event::StdoutClosed)
+                if def.stdio_bridge =>
+            {
                 out.push(deadline(now_ms + STDOUT_CLOSED_GRACE.as_millis() as u64));
                 State::Mute { instance, ready_since_ms: Some(since_ms) }
             }
@@ -254,7 +321,7 @@ impl Lifecycle {
             (State::Greeting { instance } | State::Launching { instance }, Event::Exited(exit)) => {
                 self.after_exit(instance, exit, def, now_ms, None, &mut out)
             }
-            (State::Ready { instance, since_ms }, Event::Exited(exit)) => {
+            (State::Ready { instance, since_ms } | State::Unresponsive { instance, since_ms }, Event::Exited(exit)) => {
                 self.after_exit(instance, exit, def, now_ms, Some(since_ms), &mut out)
             }
             (State::Mute { instance, ready_since_ms }, Event::Exited(exit)) => {
@@ -278,27 +345,40 @@ impl Lifecycle {
             }
             (State::Failed, Event::Stop) => State::Down,
             (State::Launching { instance }, Event::Stop) => stopping(instance, false, Then::Down, now_ms, &mut out),
-            (State::Launching { instance }, Event::Restart) => stopping(instance, false, Then::Again, now_ms, &mut out),
+            (State::Launching { instance }, Event::Restart) => {
+                self.backoff.reset();
+                stopping(instance, false, Then::Again, now_ms, &mut out)
+            }
             (State::Launching { instance }, Event::Shutdown) => shutting(instance, false, now_ms, &mut out),
             (
-                State::Greeting { instance } | State::Ready { instance, .. } | State::Mute { instance, .. },
+                State::Greeting { instance }
+                | State::Ready { instance, .. }
+                | State::Unresponsive { instance, .. }
+                | State::Mute { instance, .. },
                 Event::Stop,
             ) => stopping(instance, true, Then::Down, now_ms, &mut out),
             (
-                State::Greeting { instance } | State::Ready { instance, .. } | State::Mute { instance, .. },
+                State::Greeting { instance }
+                | State::Ready { instance, .. }
+                | State::Unresponsive { instance, .. }
+                | State::Mute { instance, .. },
                 Event::Restart,
             ) => {
                 self.backoff.reset();
                 stopping(instance, true, Then::Again, now_ms, &mut out)
             }
             (
-                State::Greeting { instance } | State::Ready { instance, .. } | State::Mute { instance, .. },
+                State::Greeting { instance }
+                | State::Ready { instance, .. }
+                | State::Unresponsive { instance, .. }
+                | State::Mute { instance, .. },
                 Event::Shutdown,
             ) => shutting(instance, true, now_ms, &mut out),
             (
                 State::Launching { instance }
                 | State::Greeting { instance }
                 | State::Ready { instance, .. }
+                | State::Unresponsive { instance, .. }
                 | State::Mute { instance, .. }
                 | State::Stopping { instance, .. },
                 Event::KillNow,
@@ -322,7 +402,7 @@ impl Lifecycle {
                 State::Stopping { instance, launched, then, killed: true }
             }
             (State::Stopping { instance, then, .. }, Event::Exited(exit)) => {
-                if then == Then::Crash {
+                if let Then::Crash { .. } = then {
                     out.push(Action::Crashed { instance, exit });
                 }
                 out.push(Action::Discard { instance });
@@ -343,6 +423,7 @@ impl Lifecycle {
                 | State::Launching { .. }
                 | State::Greeting { .. }
                 | State::Ready { .. }
+                | State::Unresponsive { .. }
                 | State::Mute { .. }),
                 Event::Start,
             ) => state,
@@ -357,6 +438,8 @@ impl Lifecycle {
                 | Event::LaunchFailed(_)
                 | Event::Greeted
                 | Event::Jilted(_)
+                | Event::Silent
+                | Event::Heard
                 | Event::StdoutClosed
                 | Event::Exited(_)
                 | Event::Elapsed,
@@ -395,7 +478,7 @@ impl Lifecycle {
                 State::Down
             }
             Then::Again => begin(def, Begin::Fresh, out),
-            Then::Crash => self.after_death(def, now_ms, None, out),
+            Then::Crash { ready_for_ms } => self.after_death(def, now_ms, ready_for_ms, out),
         }
     }
 
@@ -457,6 +540,24 @@ fn due(out: &mut Vec<Action>) -> State {
 fn ready(instance: InstanceId, now_ms: u64, out: &mut Vec<Action>) -> State {
     out.push(Action::Deadline { at_ms: None });
     State::Ready { instance, since_ms: now_ms }
+}
+
+/// What silence leads to. A restart needs a policy that allows one: to put down what may not come back helps nobody.
+fn silent(instance: InstanceId, since_ms: u64, def: &Definition, now_ms: u64, out: &mut Vec<Action>) -> State {
+    match (def.health.on_unresponsive, def.restart_policy) {
+        (OnUnresponsive::Report, _) | (OnUnresponsive::Restart, RestartPolicy::Never) => {
+            State::Unresponsive { instance, since_ms }
+        }
+        (OnUnresponsive::Restart, RestartPolicy::Always | RestartPolicy::OnFailure) => {
+            let message = "unresponsive: it answered neither ping nor tools/list".to_string();
+            out.push(Action::Fault { message, launch: false });
+            out.push(Action::FailInFlight);
+            out.push(Action::AskToStop { instance });
+            out.push(deadline(now_ms + UNRESPONSIVE_GRACE.as_millis() as u64));
+            let then = Then::Crash { ready_for_ms: Some(now_ms - since_ms) };
+            State::Stopping { instance, launched: true, then, killed: false }
+        }
+    }
 }
 
 fn deadline(at_ms: u64) -> Action {
@@ -571,6 +672,37 @@ mod tests {
         for late in [crash(1), Event::StdoutClosed, Event::Greeted, Event::Elapsed] {
             assert_eq!(life.handle(late, &def, 2), []);
         }
+    }
+
+    #[test]
+    fn silence_is_reported_and_a_word_ends_it() {
+        let def = definition();
+        let mut life = up(&def);
+        assert_eq!(life.handle(Event::Silent, &def, 5), []);
+        assert_eq!((life.status(), life.ready_instance()), (Status::Unresponsive, Some(I)));
+        assert_eq!(life.handle(Event::Heard, &def, 6), []);
+        assert_eq!(*life.state(), State::Ready { instance: I, since_ms: 0 });
+    }
+
+    #[test]
+    fn silence_can_mean_a_restart_by_the_schedule_unless_the_policy_forbids_it() {
+        let mut def = definition();
+        def.health.on_unresponsive = OnUnresponsive::Restart;
+        let mut life = up(&def);
+        let actions = life.handle(Event::Silent, &def, 5);
+        assert!(actions.contains(&Action::FailInFlight) && actions.contains(&Action::AskToStop { instance: I }));
+        let kill = Action::Signal { instance: I, signal: StopSignal::Kill };
+        assert!(life.handle(Event::Elapsed, &def, 2_005).contains(&kill));
+        assert!(life.handle(crash(0), &def, 2_006).contains(&Action::Queue), "the first is at once");
+        assert_eq!(
+            life.backoff.death(&def.crash_loop, 2_007, None),
+            Verdict::Restart { delay_ms: 1_000, looping: false }
+        );
+
+        def.restart_policy = RestartPolicy::Never;
+        let mut life = up(&def);
+        assert_eq!(life.handle(Event::Silent, &def, 5), []);
+        assert_eq!(life.status(), Status::Unresponsive);
     }
 
     #[test]

@@ -11,7 +11,9 @@ use std::collections::VecDeque;
 pub struct LogRing {
     entries: VecDeque<LogEntry>,
     bytes: usize,
-    /// Stderr of `torn_of` that has not seen its newline yet.
+    /// How many of them are of an earlier daemon, whose instances had the same numbers.
+    restored: usize,
+    /// Stderr that has not seen its newline yet.
     torn: Vec<u8>,
 }
 
@@ -22,6 +24,19 @@ impl LogRing {
         while self.bytes > LOG_BYTES_KEPT || self.entries.len() > LOG_LINES_KEPT {
             let old = self.entries.pop_front().expect("over a bound, so not empty");
             self.bytes -= old.text.len();
+            self.restored = self.restored.saturating_sub(1);
+        }
+    }
+
+    /// What an earlier daemon kept: before everything else, as far as there is room.
+    pub fn restore(&mut self, entries: Vec<LogEntry>) {
+        for entry in entries.into_iter().rev() {
+            if self.entries.len() == LOG_LINES_KEPT || self.bytes + entry.text.len() > LOG_BYTES_KEPT {
+                return;
+            }
+            self.bytes += entry.text.len();
+            self.entries.push_front(entry);
+            self.restored += 1;
         }
     }
 
@@ -58,15 +73,26 @@ impl LogRing {
         Some(entry)
     }
 
-    pub fn tail(&self, count: usize) -> Vec<LogEntry> {
-        self.entries.iter().skip(self.entries.len().saturating_sub(count)).cloned().collect()
+    /// The last so many that are not older than `since_unix_ms`.
+    pub fn tail(&self, count: usize, since_unix_ms: u64) -> Vec<LogEntry> {
+        let mut tail: Vec<LogEntry> =
+            self.entries.iter().rev().filter(|e| e.at_unix_ms >= since_unix_ms).take(count).cloned().collect();
+        tail.reverse();
+        tail
     }
 
     /// What a dead instance said last.
     pub fn crash_tail(&self, instance: InstanceId) -> Vec<String> {
         let of_it = |e: &&LogEntry| e.source == LogSource::Stderr && e.instance == Some(instance);
-        let mut tail: Vec<String> =
-            self.entries.iter().rev().filter(of_it).take(CRASH_TAIL_LINES).map(|e| e.text.clone()).collect();
+        let mut tail: Vec<String> = self
+            .entries
+            .iter()
+            .skip(self.restored)
+            .rev()
+            .filter(of_it)
+            .take(CRASH_TAIL_LINES)
+            .map(|e| e.text.clone())
+            .collect();
         tail.reverse();
         tail
     }
@@ -95,6 +121,24 @@ mod tests {
     }
 
     #[test]
+    fn what_is_restored_comes_first_and_is_no_instance_of_ours() {
+        let (one, mut ring) = (InstanceId(1), LogRing::default());
+        let at = |at_unix_ms, text: &str| LogEntry {
+            at_unix_ms,
+            instance: Some(one),
+            source: LogSource::Stderr,
+            text: text.to_string(),
+        };
+        ring.push(at(30, "new"));
+        ring.restore(vec![at(10, "older"), at(20, "old")]);
+        let texts = |count, since| ring.tail(count, since).into_iter().map(|e| e.text).collect::<Vec<_>>();
+        assert_eq!(texts(9, 0), ["older", "old", "new"]);
+        assert_eq!(texts(9, 20), ["old", "new"]);
+        assert_eq!(texts(1, 0), ["new"]);
+        assert_eq!(ring.crash_tail(one), ["new"]);
+    }
+
+    #[test]
     fn a_flood_stays_within_its_bounds() {
         let mut ring = LogRing::default();
         for _ in 0..500 {
@@ -104,6 +148,6 @@ mod tests {
         for _ in 0..5_000 {
             ring.stderr(InstanceId(1), b"a\n", Now::default());
         }
-        assert_eq!(ring.tail(usize::MAX).len(), LOG_LINES_KEPT);
+        assert_eq!(ring.tail(usize::MAX, 0).len(), LOG_LINES_KEPT);
     }
 }

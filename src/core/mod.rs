@@ -8,6 +8,7 @@ pub mod contract;
 pub mod deadlines;
 pub mod definition;
 pub mod entropy;
+pub mod health;
 pub mod lifecycle;
 pub mod log_ring;
 pub mod outbox;
@@ -17,24 +18,24 @@ pub mod server;
 mod asks;
 mod bridge;
 mod changes;
+mod news;
 mod pulls;
 mod shutdown;
 
 use crate::api::auth::Tokens;
 use crate::api::fault::{Code, Fault};
 use crate::core::calls::Calls;
-use crate::core::contract::{
-    Answer, Exit, ExitCause, Input, LastCrash, LogEntry, LogSource, Now, Output, Snapshot, Status, StopSignal,
-};
+use crate::core::contract::{Answer, Exit, ExitCause, Input, LastCrash, Now, Output, Snapshot, Status, StopSignal};
 use crate::core::deadlines::Deadlines;
 use crate::core::entropy::Entropy;
 use crate::core::lifecycle::{Action, Event, State};
+use crate::core::news::Watcher;
 use crate::core::outbox::{Outbox, Pending};
 use crate::core::parked::{Parked, WaitOn};
 use crate::core::pulls::Pulls;
 use crate::core::server::Server;
 use crate::ids::{CallId, ConnId, InstanceId, ServerId};
-use crate::limits::STARTS_AT_ONCE;
+use crate::limits::{RESTARTS_AT_ONCE, STARTS_AT_ONCE};
 use std::collections::{HashMap, HashSet, VecDeque};
 
 /// What the core must know of its daemon.
@@ -53,6 +54,8 @@ enum Timer {
     Call(CallId),
     /// The deadline of a server's present state.
     State(ServerId),
+    /// When a server's silence is looked at.
+    Pulse(ServerId),
     /// A client that waits for something other than a reply.
     Client(ConnId),
     /// Write-behind.
@@ -91,10 +94,13 @@ pub struct Core {
     lives: u64,
     /// Servers that wait for a start slot, and the instances that hold one.
     start_queue: VecDeque<ServerId>,
+    /// As above, for those that ran and died.
+    restart_queue: VecDeque<ServerId>,
     pulls: Pulls,
     launching: HashSet<InstanceId>,
     calls: Calls,
     parked: Parked,
+    watchers: Vec<Watcher>,
     outbox: Outbox,
     deadlines: Deadlines<Timer>,
     tokens: Tokens,
@@ -116,10 +122,12 @@ impl Core {
             instances: HashMap::new(),
             lives: 0,
             start_queue: VecDeque::new(),
+            restart_queue: VecDeque::new(),
             pulls: Pulls::default(),
             launching: HashSet::new(),
             calls: Calls::default(),
             parked: Parked::default(),
+            watchers: Vec::new(),
             outbox: Outbox::default(),
             deadlines: Deadlines::default(),
             tokens: Tokens::default(),
@@ -150,9 +158,9 @@ impl Core {
         self.deadlines.earliest()
     }
 
-    /// Everything is at rest: no call, no waiting client, nothing to write.
+    /// Everything is at rest: no call, no client that waits for an answer, nothing to write.
     pub fn is_idle(&self) -> bool {
-        self.calls.is_empty() && self.parked.is_empty() && self.outbox.is_clean()
+        self.calls.is_empty() && self.parked.len() == self.watchers.len() && self.outbox.is_clean()
     }
 
     pub fn handle(&mut self, input: Input<'_>, now: Now) {
@@ -182,9 +190,12 @@ impl Core {
                 self.grant_slots();
             }
             Input::LineRead { instance, line } => self.line_read(instance, line),
+            Input::Stirred { instance } => self.stirred(instance),
             Input::StdoutClosed { instance } => self.advance_instance(instance, Event::StdoutClosed),
             Input::StderrRead { instance, bytes } => self.stderr_read(instance, bytes),
             Input::Exited { instance, exit } => self.advance_instance(instance, Event::Exited(exit)),
+            Input::LogRestored { server, entries } => self.log_restored(server, entries),
+            Input::Reconfigured { providers } => self.settings.providers = providers,
         }
         self.follow_shutdown();
     }
@@ -196,6 +207,7 @@ impl Core {
             match timer {
                 Timer::Call(id) => self.call_timed_out(id),
                 Timer::State(server) => self.state_elapsed(server),
+                Timer::Pulse(server) => self.pulse_elapsed(server),
                 Timer::Client(conn) => self.wait_timed_out(conn),
                 Timer::Flush => self.flush(),
                 Timer::Shutdown => self.shutdown_elapsed(),
@@ -232,6 +244,7 @@ impl Core {
         self.ensure_admin_token();
         for row in snapshot.servers {
             self.names.insert(row.definition.name.clone(), row.id);
+            self.outputs.push_back(Output::LogRestore { server: row.id });
             self.servers.insert(row.id, Server::from_stored(row));
         }
     }
@@ -273,10 +286,9 @@ impl Core {
         let Some(server) = self.servers.get(&id) else { return };
         let after = server.life.status();
         if before.0 != after {
-            let instance = server.life.instance().or(before.1).map_or_else(|| "-".to_string(), |i| i.to_string());
-            let (from, to, name) = (before.0.wire(), after.wire(), server.definition.name.clone());
-            log::info!("server={name} instance={instance} from={from} to={to} why={why}");
-            self.note(id, format!("{from} -> {to} ({why})"));
+            let instance = server.life.instance().or(before.1);
+            self.tell_transition(id, before.0, instance, why);
+            self.tell_crash_loop(id);
             self.outbox_mark(id);
         }
         self.pump(id);
@@ -290,12 +302,16 @@ impl Core {
             Action::Pull { policy } => self.pull(id, policy),
             Action::LeavePull => self.leave_pull(id),
             Action::Queue => {
-                self.start_queue.push_back(id);
+                match server.restart_due {
+                    true => self.restart_queue.push_back(id),
+                    false => self.start_queue.push_back(id),
+                }
                 self.grant_slots();
             }
             Action::Launch { instance } => {
                 server.restart_count += u64::from(std::mem::take(&mut server.restart_due));
                 server.hello = None;
+                server.put_down_for = None;
                 server.said = server::Said { late: server.said.late, ..server::Said::default() };
                 let definition = server.definition.clone();
                 let provider = definition.provider.clone().unwrap_or_else(|| self.settings.providers[0].clone());
@@ -305,13 +321,24 @@ impl Core {
                 self.outbox_mark(id);
             }
             Action::Greet { instance } => self.greet(id, instance),
+            Action::Watch { .. } => {
+                server.start_failed = false;
+                self.watch(id);
+            }
+            Action::FailInFlight => {
+                let fault = server.restarting_fault(self.now);
+                self.fail_in_flight(id, &fault);
+            }
             Action::AskToStop { instance } => {
                 // Its stdin stays open: a server that sees the end of it first would leave before it has seen the signal.
                 self.outputs.push_back(Output::Signal { instance, signal: StopSignal::Term });
             }
             Action::Signal { instance, signal } => self.outputs.push_back(Output::Signal { instance, signal }),
             Action::Discard { instance } => {
-                self.fail_in_flight(id);
+                server.pulse = None;
+                self.deadlines.cancel(Timer::Pulse(id));
+                let fault = server.end_fault();
+                self.fail_in_flight(id, &fault);
                 self.instances.remove(&instance);
                 self.launching.remove(&instance);
                 self.outputs.push_back(Output::Discard { instance });
@@ -321,6 +348,10 @@ impl Core {
                 log::warn!("server={} fault: {message}", server.definition.name);
                 server.last_error = Some(message.clone());
                 server.restart_due = true;
+                match launch {
+                    true => server.start_failed = true,
+                    false => server.put_down_for = Some(message.clone()),
+                }
                 self.note(id, message);
                 if launch {
                     self.answer_ready_waits(id);
@@ -332,8 +363,16 @@ impl Core {
     }
 
     fn grant_slots(&mut self) {
-        while self.launching.len() < STARTS_AT_ONCE {
-            let Some(id) = self.start_queue.pop_front() else { return };
+        loop {
+            let launching = self.launching.len();
+            let restart = self.restart_queue.front().filter(|_| launching < RESTARTS_AT_ONCE).is_some();
+            let start = launching < STARTS_AT_ONCE;
+            let next = match (restart, start) {
+                (true, _) => self.restart_queue.pop_front(),
+                (false, true) => self.start_queue.pop_front(),
+                (false, false) => None,
+            };
+            let Some(id) = next else { return };
             if self.servers.get(&id).is_some_and(|server| *server.life.state() == State::Due) {
                 self.lives += 1;
                 self.advance(id, Event::Slot { instance: InstanceId(self.lives) });
@@ -352,7 +391,12 @@ impl Core {
         let how = if exit.oom { format!("{how}, out of memory") } else { how };
         let stderr_tail = server.log.crash_tail(instance);
         log::warn!("server={} instance={instance} {how}; stderr: {stderr_tail:?}", server.definition.name);
-        server.last_error = Some(how.clone());
+        // Whoever was put down has a reason that says more than the signal it was done with.
+        server.last_error = Some(match server.put_down_for.take() {
+            Some(reason) => format!("{reason}; {how}"),
+            None => how.clone(),
+        });
+        server.start_failed |= server.pulse.is_none() && server.definition.stdio_bridge;
         server.last_crash = Some(LastCrash { at_unix_ms: now.unix_ms, exit_code, signal, oom: exit.oom, stderr_tail });
         server.ended_by = Some(exit);
         server.restart_due = true;
@@ -369,40 +413,12 @@ impl Core {
             let message = server.diagnosis();
             log::warn!("server={} {message}", server.definition.name);
             server.last_error = Some(message.clone());
+            server.put_down_for = Some(message.clone());
             self.note(id, message);
             // It is about to be put down, but whoever waited for it should hear the reason and not the consequence.
             self.answer_ready_waits(id);
         }
         self.advance(id, Event::Elapsed);
-    }
-
-    // --- what a server says of itself ----------------------------------------------------------------------------
-
-    fn stderr_read(&mut self, instance: InstanceId, bytes: &[u8]) {
-        let Some(id) = self.instances.get(&instance).copied() else { return };
-        let Some(server) = self.servers.get_mut(&id) else { return };
-        let entries = server.log.stderr(instance, bytes, self.now);
-        if !server.followers.is_empty() {
-            for entry in entries {
-                self.stream(id, entry);
-            }
-        }
-    }
-
-    /// A lifecycle event in the server's log.
-    fn note(&mut self, id: ServerId, text: String) {
-        let Some(server) = self.servers.get_mut(&id) else { return };
-        let instance = server.life.instance();
-        let entry = LogEntry { at_unix_ms: self.now.unix_ms, instance, source: LogSource::Lifecycle, text };
-        server.log.push(entry.clone());
-        self.stream(id, entry);
-    }
-
-    fn stream(&mut self, id: ServerId, entry: LogEntry) {
-        let Some(server) = self.servers.get(&id) else { return };
-        for conn in &server.followers {
-            self.outputs.push_back(Output::Stream { conn: *conn, entry: entry.clone() });
-        }
     }
 
     // --- clients that wait for a server --------------------------------------------------------------------------
@@ -441,7 +457,7 @@ impl Core {
         for (conn, on) in self.parked.on_server(id) {
             let over = match on {
                 WaitOn::Ready { .. } => match state {
-                    State::Ready { .. } | State::Down | State::Failed => true,
+                    State::Ready { .. } | State::Unresponsive { .. } | State::Down | State::Failed => true,
                     State::Waiting { looping, .. } => looping,
                     State::Pulling
                     | State::Due
@@ -451,7 +467,7 @@ impl Core {
                     | State::Stopping { .. } => false,
                 },
                 WaitOn::Down(_) => matches!(state, State::Down | State::Failed),
-                WaitOn::Gone(_) | WaitOn::Reply(_) | WaitOn::Stored(_) | WaitOn::Log(_) => false,
+                WaitOn::Gone(_) | WaitOn::Reply(_) | WaitOn::Stored(_) | WaitOn::Log(_) | WaitOn::News => false,
             };
             if over {
                 let answer = self.status_answer(id, matches!(on, WaitOn::Ready { registered: true, .. }));
@@ -488,7 +504,7 @@ impl Core {
             WaitOn::Gone(_) => {
                 self.refuse(conn, Fault::new(Code::Unavailable, "the server is removed, but still on its way out"));
             }
-            WaitOn::Reply(_) | WaitOn::Log(_) => unreachable!("they have no deadline of their own"),
+            WaitOn::Reply(_) | WaitOn::Log(_) | WaitOn::News => unreachable!("they have no deadline of their own"),
         }
     }
 
@@ -501,6 +517,7 @@ impl Core {
                     server.followers.retain(|other| *other != conn);
                 }
             }
+            Some(WaitOn::News) => self.stop_watching(conn),
             // What they asked for goes on without them.
             Some(WaitOn::Stored(_) | WaitOn::Ready { .. } | WaitOn::Down(_) | WaitOn::Gone(_)) | None => {}
         }
@@ -561,6 +578,8 @@ fn event_name(event: &Event) -> &'static str {
         Event::LaunchFailed(_) => "launch failed",
         Event::Greeted => "initialized",
         Event::Jilted(_) => "initialize refused",
+        Event::Silent => "no answer to ping and tools/list",
+        Event::Heard => "heard again",
         Event::StdoutClosed => "stdout closed",
         Event::Exited(_) => "exited",
         Event::Stop => "stop",

@@ -18,6 +18,8 @@ pub enum WaitOn {
     Gone(ServerId),
     /// Nothing more: it follows a log until it leaves.
     Log(ServerId),
+    /// As above, for the lifecycle of all servers.
+    News,
 }
 
 #[derive(Default)]
@@ -43,7 +45,7 @@ impl Parked {
     pub fn on_server(&self, server: ServerId) -> Vec<(ConnId, WaitOn)> {
         let of_it = |on: &WaitOn| match on {
             WaitOn::Ready { server: s, .. } | WaitOn::Down(s) | WaitOn::Gone(s) => *s == server,
-            WaitOn::Reply(_) | WaitOn::Stored(_) | WaitOn::Log(_) => false,
+            WaitOn::Reply(_) | WaitOn::Stored(_) | WaitOn::Log(_) | WaitOn::News => false,
         };
         let mut found: Vec<_> = self.clients.iter().filter(|(_, on)| of_it(on)).map(|(c, on)| (*c, *on)).collect();
         found.sort_by_key(|(conn, _)| *conn);

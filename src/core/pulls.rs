@@ -101,6 +101,7 @@ impl Core {
             | State::Launching { .. }
             | State::Greeting { .. }
             | State::Ready { .. }
+            | State::Unresponsive { .. }
             | State::Mute { .. }
             | State::Stopping { .. }
             | State::Waiting { .. }

@@ -2,9 +2,13 @@
 //! and answers questions about it; what happens to it is decided in `lifecycle.rs` and done in `mod.rs`.
 
 use crate::api::fault::{Code, Fault, Outcome};
+use crate::api::status::rfc3339;
 use crate::core::calls::Lane;
-use crate::core::contract::{Exit, ImagePull, LastCrash, Now, StatusView, StoredServer, StoredStatus};
+use crate::core::contract::{
+    Exit, ExitCause, ImagePull, LastCrash, Now, Status, StatusView, StoredServer, StoredStatus,
+};
 use crate::core::definition::Definition;
+use crate::core::health::Pulse;
 use crate::core::lifecycle::{Lifecycle, State, Then};
 use crate::core::log_ring::LogRing;
 use crate::ids::{ConnId, ServerId};
@@ -35,6 +39,12 @@ pub struct Server {
     pub removing: Option<bool>,
     /// How the instance that is just being discarded ended.
     pub ended_by: Option<Exit>,
+    /// Why the present instance is being put down, if it is.
+    pub put_down_for: Option<String>,
+    /// The last instance never became ready.
+    pub start_failed: bool,
+    /// Of an instance that is ready and has a bridge.
+    pub pulse: Option<Pulse>,
     pub said: Said,
     /// The pull of its image, if one was needed.
     pub image_pull: Option<ImagePull>,
@@ -77,6 +87,9 @@ impl Server {
             changing: false,
             removing: None,
             ended_by: None,
+            put_down_for: None,
+            start_failed: false,
+            pulse: None,
             said: Said::default(),
             image_pull: None,
         }
@@ -113,7 +126,7 @@ impl Server {
 
     pub fn view(&self, default_provider: &str, now: Now) -> StatusView {
         let since = match self.life.state() {
-            State::Ready { since_ms, .. } => Some(*since_ms),
+            State::Ready { since_ms, .. } | State::Unresponsive { since_ms, .. } => Some(*since_ms),
             State::Down
             | State::Pulling
             | State::Due
@@ -124,12 +137,14 @@ impl Server {
             | State::Waiting { .. }
             | State::Failed => None,
         };
+        let silent_ms = self.pulse.as_ref().map(|pulse| now.mono_ms - pulse.heard_ms());
         StatusView {
             id: self.id,
             definition: Arc::clone(&self.definition),
             provider: self.definition.provider.clone().unwrap_or_else(|| default_provider.to_string()),
             status: self.life.status(),
-            bridge_connected: self.definition.stdio_bridge && self.life.ready_instance().is_some(),
+            // A pipe that nobody answers on is no connection.
+            bridge_connected: self.definition.stdio_bridge && self.life.status() == Status::Ready,
             restart_count: self.restart_count,
             last_crash: self.last_crash.clone(),
             last_error: self.last_error.clone(),
@@ -141,6 +156,8 @@ impl Server {
             server_info: self.hello.as_ref().and_then(|h| h.server_info.clone()),
             protocol_version: self.hello.as_ref().and_then(|h| h.protocol_version.clone()),
             instance: self.life.instance(),
+            last_heard_unix_ms: silent_ms.map(|ms| now.unix_ms.saturating_sub(ms)),
+            warnings: self.warnings(now),
             usage: None,
             image_pull: self.image_pull.clone(),
             created_unix_ms: self.created_unix_ms,
@@ -149,10 +166,7 @@ impl Server {
     }
 
     fn next_start_in(&self, now: Now) -> Option<u64> {
-        if let State::Waiting { until_ms, .. } = self.life.state() {
-            return Some(until_ms.saturating_sub(now.mono_ms));
-        }
-        None
+        self.life.next_start_in(&self.definition, now.mono_ms)
     }
 
     /// May a call that has not been sent wait for this server? It may if the next start is due before its deadline.
@@ -160,12 +174,13 @@ impl Server {
         let name = &self.definition.name;
         match self.life.state() {
             State::Ready { .. }
+            | State::Unresponsive { .. }
             | State::Pulling
             | State::Due
             | State::Launching { .. }
             | State::Greeting { .. }
             | State::Mute { .. }
-            | State::Stopping { then: Then::Again | Then::Crash, .. } => Ok(()),
+            | State::Stopping { then: Then::Again | Then::Crash { .. }, .. } => Ok(()),
             State::Down | State::Stopping { then: Then::Down, .. } => {
                 let message = format!("{name} is stopped; `POST …/{name}/start` starts it");
                 Err(Fault::new(Code::ServerStopped, message).outcome(Outcome::NotSent))
@@ -173,22 +188,87 @@ impl Server {
             State::Failed => {
                 let cause = self.last_error.clone().unwrap_or_default();
                 let message = format!("{name} could not be restarted and was given up: {cause}");
-                Err(Fault::new(Code::RestartFailed, message).with("cause", cause).outcome(Outcome::NotSent))
+                Err(self.restart_fault(Code::RestartFailed, message, now).outcome(Outcome::NotSent))
             }
             State::Waiting { until_ms, .. } if *until_ms < deadline_ms => Ok(()),
             State::Waiting { until_ms, .. } => {
                 let wait_ms = until_ms.saturating_sub(now.mono_ms);
-                let message =
-                    format!("{name} is restarting; its next start is in {wait_ms} ms, after this call's deadline");
-                let cause = self.last_error.clone().unwrap_or_default();
-                Err(Fault::new(Code::RestartInProgress, message)
-                    .with("cause", cause)
-                    .with("attempt", self.restart_count + 1)
-                    .with("next_attempt_in_ms", wait_ms)
-                    .outcome(Outcome::NotSent)
-                    .retry_after_ms(wait_ms))
+                let (code, what) = match self.start_failed {
+                    true => (Code::RestartFailed, "could not be started"),
+                    false => (Code::RestartInProgress, "is restarting"),
+                };
+                let message = format!("{name} {what}; its next start is in {wait_ms} ms, after this call's deadline");
+                Err(self.restart_fault(code, message, now).outcome(Outcome::NotSent).retry_after_ms(wait_ms))
             }
         }
+    }
+
+    /// With everything a caller may want to know of a server that is not there: why, how often, and when it is back.
+    fn restart_fault(&self, code: Code, message: String, now: Now) -> Fault {
+        let next_ms = self.next_start_in(now);
+        Fault::new(code, message)
+            .with("cause", self.last_error.clone())
+            .with("attempt", self.restart_count + 1)
+            .with("next_attempt_in_ms", next_ms)
+            .with("next_attempt_at", next_ms.map(|ms| rfc3339(now.unix_ms + ms)))
+    }
+
+    /// For calls in flight when the server is put down for its silence.
+    pub fn restarting_fault(&self, now: Now) -> Fault {
+        let message = format!("{} is unresponsive and is being restarted", self.definition.name);
+        self.restart_fault(Code::RestartInProgress, message, now).retry_after_ms(1_000)
+    }
+
+    /// For calls in flight when the instance is over.
+    pub fn end_fault(&mut self) -> Fault {
+        let name = &self.definition.name;
+        let Some(exit) = self.ended_by.take() else {
+            return Fault::new(Code::ServerCrashed, format!("{name} was stopped with the call in flight"));
+        };
+        let (how, key, value) = match exit.cause {
+            ExitCause::Code(code) => (format!("exited with code {code}"), "exit_code", code),
+            ExitCause::Signal(signal) => (format!("was killed by signal {signal}"), "signal", signal),
+        };
+        Fault::new(Code::ServerCrashed, format!("{name} {how} with the call in flight"))
+            .with(key, value)
+            .with("oom", exit.oom)
+    }
+
+    /// One line for the log.
+    pub fn summary(&self, now: Now) -> String {
+        let (name, status) = (&self.definition.name, self.life.status().wire());
+        let (in_flight, waiting) = (self.lane.in_flight().len(), self.lane.waiting());
+        let (restarts, late) = (self.restart_count, self.said.late);
+        let warnings = self.warnings(now).join("; ");
+        format!(
+            "server={name} status={status} in_flight={in_flight} waiting={waiting} restarts={restarts} late={late} {warnings}"
+        )
+    }
+
+    /// What an operator should look at, in words.
+    pub fn warnings(&self, now: Now) -> Vec<String> {
+        let mut found = Vec::new();
+        let silent_ms = self.pulse.as_ref().map_or(0, |pulse| now.mono_ms - pulse.heard_ms());
+        match self.life.state() {
+            State::Unresponsive { .. } => found.push(format!("unresponsive: silent for {silent_ms} ms")),
+            State::Waiting { looping: true, .. } => {
+                found.push(format!("crash loop, level {}", self.life.crash_level()));
+            }
+            State::Failed => found.push("given up: it is not started again by itself".to_string()),
+            State::Down
+            | State::Pulling
+            | State::Due
+            | State::Launching { .. }
+            | State::Greeting { .. }
+            | State::Ready { .. }
+            | State::Mute { .. }
+            | State::Stopping { .. }
+            | State::Waiting { looping: false, .. } => {}
+        }
+        if self.pulse.as_ref().is_some_and(Pulse::is_stale) {
+            found.push(format!("stale: silent for {silent_ms} ms"));
+        }
+        found
     }
 
     /// Why did the handshake get no answer in time?

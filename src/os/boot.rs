@@ -9,9 +9,14 @@ use crate::os::clients::Clients;
 use crate::os::clock::Clock;
 use crate::os::database::Database;
 use crate::os::hosted::Instances;
+use crate::os::log_files::LogFiles;
+use crate::os::log_filter::LogFilter;
+use crate::os::meter::Meter;
+use crate::os::notify::Notify;
 use crate::os::pulls::Pulls;
 use crate::os::reactor::Reactor;
 use crate::os::reap::Role;
+use crate::os::reload::Reload;
 use crate::os::signals::Signals;
 use crate::os::spawn;
 use crate::os::token::Source;
@@ -32,7 +37,8 @@ use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The parts of a loop, made but not yet running.
 pub struct Boot {
@@ -45,14 +51,18 @@ pub struct Boot {
     pub instances: Instances,
     pub pulls: Pulls,
     pub database: Database,
+    pub logs: LogFiles,
+    pub notify: Notify,
+    pub reload: Reload,
 }
 
-/// Runs the daemon until it is asked to stop. An error is a sentence for the operator.
-pub fn serve(config: Config) -> Result<(), String> {
+/// Runs the daemon until it is asked to stop. An error is a sentence for the operator. `file`: where the configuration
+/// came from, to be read again on SIGHUP.
+pub fn serve(config: Config, file: Option<PathBuf>, filter: &'static LogFilter) -> Result<(), String> {
     make_data_dir(&config.data_dir)?;
     // Held until the process ends: two daemons on one data directory would sweep each other's containers.
     let _lock = lock(&config.data_dir)?;
-    let boot = prepare(&config)?;
+    let boot = prepare(&config, file, filter)?;
     Reactor::new(boot).run().map_err(|e| format!("the event loop failed: {e}"))?;
     // The last container is gone; so is the last reason for the cgroup above them.
     if let Some(cgroups) = Hierarchies::of_this_host() {
@@ -61,7 +71,7 @@ pub fn serve(config: Config) -> Result<(), String> {
     Ok(())
 }
 
-fn prepare(config: &Config) -> Result<Boot, String> {
+fn prepare(config: &Config, file: Option<PathBuf>, filter: &'static LogFilter) -> Result<Boot, String> {
     let failed = |what: &str| {
         let what = what.to_string();
         move |e: io::Error| format!("{what}: {e}")
@@ -79,7 +89,7 @@ fn prepare(config: &Config) -> Result<Boot, String> {
     let runtimes = find_runtimes(config);
     let seed = random()?;
     let core = Core::new(Settings {
-        providers: provider_order(config, &runtimes)?,
+        providers: provider_order(config, &runtimes),
         hosting: config.hosting_enabled,
         admin_token_hash: admin_token(&config.data_dir, &seed)?,
         seed: random()?,
@@ -94,14 +104,21 @@ fn prepare(config: &Config) -> Result<Boot, String> {
         (None, Some(cluster)) => cluster.conninfo(),
         (None, None) => unreachable!("no URL, so there is a cluster"),
     };
-    let waker = Waker::new(poll.registry(), Source::Store.token()).map_err(failed("waker"))?;
-    let store = Store::spawn(conninfo, move || _ = waker.wake()).map_err(|e| e.to_string())?;
+    let waker = Arc::new(Waker::new(poll.registry(), Source::Threads.token()).map_err(failed("waker"))?);
+    let wake = || {
+        let waker = Arc::clone(&waker);
+        move || _ = waker.wake()
+    };
+    let store = Store::spawn(conninfo, wake()).map_err(|e| e.to_string())?;
+    let logs = LogFiles::spawn(&config.data_dir, wake()).map_err(failed("the directory for servers' logs"))?;
+    let meter = Meter::spawn(wake()).map_err(failed("the meter's thread"))?;
+    let reload = Reload::new(config.clone(), file, runtimes.clone(), filter);
 
     let pulls = Pulls::new(layout.clone(), config.registries());
     let images = Images::of(&layout);
     let sweep_args = sweep::args(&layout);
     let boot_id = format!("{:08x}", u32::from_le_bytes(seed[..4].try_into().expect("4 of 32")));
-    let mut instances = Instances::new(runtimes, layout, boot_id);
+    let mut instances = Instances::new(runtimes, layout, boot_id, meter);
     let sweep = spawn::own_child(&sweep_args).map_err(failed("the sweep of leftovers cannot be started"))?;
     instances.children.add(sweep, Role::Sweep);
     Ok(Boot {
@@ -114,6 +131,9 @@ fn prepare(config: &Config) -> Result<Boot, String> {
         instances,
         pulls,
         database: Database::new(store, cluster),
+        logs,
+        notify: Notify::from_environment(),
+        reload,
     })
 }
 
@@ -174,7 +194,7 @@ fn find_runtimes(config: &Config) -> BTreeMap<String, Runtime> {
 }
 
 /// The default first. If it cannot run here the next one stands in, with a warning.
-fn provider_order(config: &Config, runtimes: &BTreeMap<String, Runtime>) -> Result<Vec<String>, String> {
+pub fn provider_order(config: &Config, runtimes: &BTreeMap<String, Runtime>) -> Vec<String> {
     let wanted = &config.default_provider;
     let mut order: Vec<String> = runtimes.keys().cloned().collect();
     // No sandbox at all is never anybody's second choice.
@@ -190,7 +210,7 @@ fn provider_order(config: &Config, runtimes: &BTreeMap<String, Runtime>) -> Resu
             order.insert(0, wanted.clone());
         }
     }
-    Ok(order)
+    order
 }
 
 /// Every client and every instance costs descriptors; the soft limit is often far below the hard one.

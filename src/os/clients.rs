@@ -5,7 +5,7 @@ use crate::api::auth::Peer;
 use crate::api::fault::{Code, Fault};
 use crate::api::rest::{self, Interpreted};
 use crate::core::Core;
-use crate::core::contract::{Answer, Ask, Input, LogEntry, Now};
+use crate::core::contract::{Answer, Ask, Input, LogEntry, News, Now};
 use crate::core::definition::{PullPolicy, Source as RootfsSource};
 use crate::ids::ConnId;
 use crate::limits::CONNECTIONS_MAX;
@@ -172,7 +172,7 @@ impl Clients {
     // --- out --------------------------------------------------------------------------------------------------------
 
     pub fn answer(&mut self, id: ConnId, answer: Answer, now: Now) {
-        let streams = matches!(answer, Answer::Follow { .. });
+        let streams = matches!(answer, Answer::Follow { .. } | Answer::News(_));
         let response = rest::render(answer);
         match streams {
             true => self.open_stream(id, &response),
@@ -211,6 +211,12 @@ impl Clients {
     pub fn stream(&mut self, id: ConnId, entry: &LogEntry) {
         let mut event = Vec::new();
         sse::event(&mut event, None, None, &rest::render_log_event(entry));
+        self.push(id, &event);
+    }
+
+    pub fn news(&mut self, id: ConnId, news: &News) {
+        let mut event = Vec::new();
+        rest::write_news(&mut event, news);
         self.push(id, &event);
     }
 

@@ -6,6 +6,7 @@ use crate::core::Core;
 use crate::core::contract::{Exit, ExitCause, Input, LaunchFault, LaunchFaultKind, Now, StopSignal, Usage};
 use crate::core::definition::Definition;
 use crate::ids::InstanceId;
+use crate::os::meter::Meter;
 use crate::os::pipes::{Drawn, Pipes};
 use crate::os::reap::{Children, Role};
 use crate::os::spawn;
@@ -31,8 +32,6 @@ struct Hosted {
     process: Process,
     /// None: this host has no cgroups that we know.
     cgroup: Option<CgroupFiles>,
-    /// For the CPU share between two looks at the cgroup.
-    last_look: Option<(u64, u64)>,
 }
 
 enum Process {
@@ -50,6 +49,7 @@ enum Process {
 pub struct Instances {
     map: HashMap<InstanceId, Hosted>,
     pub children: Children,
+    pub meter: Meter,
     runtimes: BTreeMap<String, Runtime>,
     layout: Layout,
     cgroups: Option<Hierarchies>,
@@ -63,10 +63,11 @@ pub struct Instances {
 }
 
 impl Instances {
-    pub fn new(runtimes: BTreeMap<String, Runtime>, layout: Layout, boot_id: String) -> Instances {
+    pub fn new(runtimes: BTreeMap<String, Runtime>, layout: Layout, boot_id: String, meter: Meter) -> Instances {
         Instances {
             map: HashMap::new(),
             children: Children::default(),
+            meter,
             runtimes,
             layout,
             cgroups: Hierarchies::of_this_host(),
@@ -115,12 +116,14 @@ impl Instances {
         };
         let (pid, report) = spawn::launcher(&plan, far).map_err(internal)?;
         self.children.add(pid, Role::Launcher(instance));
+        log::info!("server={} instance={instance} launch provider={provider} launcher={pid}", definition.name);
         let cgroup = self.cgroups.as_ref().map(|all| all.instance(&self.layout, &container_id));
+        if let Some(cgroup) = &cgroup {
+            let dirs = vec![self.layout.bundle(&container_id), self.layout.volumes_dir(&definition.name)];
+            self.meter.watch(instance, cgroup.clone(), dirs);
+        }
         let process = Process::Launching { pid, report: Some(report) };
-        self.map.insert(
-            instance,
-            Hosted { container_id, kind: plan.runtime.kind, pipes, process, cgroup, last_look: None },
-        );
+        self.map.insert(instance, Hosted { container_id, kind: plan.runtime.kind, pipes, process, cgroup });
         Ok(())
     }
 
@@ -150,18 +153,18 @@ impl Instances {
 
     pub fn discard(&mut self, instance: InstanceId) {
         if let Some(hosted) = self.map.remove(&instance) {
+            self.meter.forget(instance);
             self.discards.push_back(discard::args(&self.layout, &hosted.container_id));
-            self.start_discards();
         }
     }
 
     /// A server's volumes go only with the server, and only when that was asked for.
     pub fn remove_volumes(&mut self, name: &str) {
         self.discards.push_back(discard::volumes_args(&self.layout, name));
-        self.start_discards();
     }
 
-    fn start_discards(&mut self) {
+    /// After everything else that the core wanted in this turn: what is dead can wait for what is to live.
+    pub fn start_discards(&mut self) {
         while self.discarding < DISCARDS_AT_ONCE {
             let Some(args) = self.discards.pop_front() else { return };
             match spawn::own_child(&args) {
@@ -218,10 +221,7 @@ impl Instances {
         match role {
             Role::Launcher(instance) => self.launcher_ended(*instance, cause, core, now),
             Role::Container(instance) => self.container_ended(*instance, cause, core, now),
-            Role::Discard => {
-                self.discarding -= 1;
-                self.start_discards();
-            }
+            Role::Discard => self.discarding -= 1,
             Role::Pull(_) | Role::Sweep | Role::InitDb | Role::Postgres => {}
         }
     }
@@ -268,18 +268,16 @@ impl Instances {
 
     // --- numbers ----------------------------------------------------------------------------------------------------
 
-    /// What the cgroup says of an instance now. Reads kernel memory, not a disk.
-    pub fn usage(&mut self, instance: InstanceId, now: Now) -> Option<Usage> {
-        let hosted = self.map.get_mut(&instance)?;
-        let mut usage = hosted.cgroup.as_ref()?.usage()?;
-        if let Some((at_ms, cpu_ms)) = hosted.last_look
-            && now.mono_ms > at_ms
-        {
-            let busy_ms = usage.cpu_ms_total.saturating_sub(cpu_ms);
-            usage.cpu_percent = 100.0 * busy_ms as f64 / (now.mono_ms - at_ms) as f64;
-        }
-        hosted.last_look = Some((now.mono_ms, usage.cpu_ms_total));
-        Some(usage)
+    /// What an instance uses: the meter's last look.
+    pub fn usage(&self, instance: InstanceId) -> Option<Usage> {
+        self.meter.usage(instance)
+    }
+
+    /// As above, and looked at now: four files of kernel memory, good for one instance but not for a list of them.
+    pub fn usage_now(&self, instance: InstanceId) -> Option<Usage> {
+        let cgroup = self.map.get(&instance)?.cgroup.as_ref()?;
+        let last = self.meter.usage(instance).unwrap_or_default();
+        Some(Usage { cpu_percent: last.cpu_percent, disk_bytes: last.disk_bytes, ..cgroup.usage()? })
     }
 }
 
@@ -308,7 +306,12 @@ fn read_stdout(instance: InstanceId, hosted: &mut Hosted, scratch: &mut [u8], co
 
 fn feed_lines(instance: InstanceId, hosted: &mut Hosted, bytes: &[u8], core: &mut Core, now: Now) {
     hosted.pipes.lines.feed(bytes);
+    let mut whole = false;
     while let Some(line) = hosted.pipes.lines.next_line() {
+        whole = true;
         core.handle(Input::LineRead { instance, line }, now);
+    }
+    if !whole {
+        core.handle(Input::Stirred { instance }, now);
     }
 }

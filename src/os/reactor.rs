@@ -10,14 +10,18 @@
 //! Nothing in a turn blocks but the first.
 
 use crate::core::Core;
-use crate::core::contract::{Answer, Input, Now, Output, StatusView};
+use crate::core::contract::{Answer, Input, Now, Output};
+use crate::limits::SLEEP_MAX;
 use crate::os::boot::{Boot, Listener};
 use crate::os::clients::Clients;
 use crate::os::clock::Clock;
 use crate::os::database::Database;
 use crate::os::hosted::Instances;
+use crate::os::log_files::LogFiles;
+use crate::os::notify::Notify;
 use crate::os::pulls::Pulls;
 use crate::os::reap::Role;
+use crate::os::reload::Reload;
 use crate::os::signals::Signals;
 use crate::os::token::Source;
 use mio::{Events, Poll};
@@ -36,6 +40,9 @@ pub struct Reactor {
     instances: Instances,
     pulls: Pulls,
     database: Database,
+    logs: LogFiles,
+    notify: Notify,
+    reload: Reload,
     announced: bool,
     exit: Exit,
 }
@@ -65,6 +72,9 @@ impl Reactor {
             instances: boot.instances,
             pulls: boot.pulls,
             database: boot.database,
+            logs: boot.logs,
+            notify: boot.notify,
+            reload: boot.reload,
             announced: false,
             exit: Exit::Running,
         }
@@ -72,6 +82,7 @@ impl Reactor {
 
     pub fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(1024);
+        self.instances.children.rise_above();
         let start = self.clock.now();
         self.database.start(&mut self.instances.children, start);
         while self.exit != Exit::Over {
@@ -90,10 +101,11 @@ impl Reactor {
             self.pass_deadlines(now);
             self.perform(now);
             self.clients.flush(&mut self.core, now);
-            self.announce();
+            self.announce(now);
             self.follow_exit(now);
         }
         self.database.close();
+        self.logs.close();
         Ok(())
     }
 
@@ -107,11 +119,13 @@ impl Reactor {
             self.core.next_deadline(),
             self.clients.next_deadline(),
             self.database.next_deadline(),
+            self.notify.next_deadline(),
             self.accept_again_ms,
         ];
         let due = due.into_iter().flatten().min()?;
         // One more: a timer may be late, but a poll that ends just before it would spin.
-        Some(Duration::from_millis(due.saturating_sub(now.mono_ms) + 1))
+        let sleep = Duration::from_millis(due.saturating_sub(now.mono_ms).saturating_add(1));
+        Some(sleep.min(SLEEP_MAX))
     }
 
     // --- 3: what became ready -----------------------------------------------------------------------------------
@@ -129,7 +143,7 @@ impl Reactor {
             Source::Stderr(instance) => self.instances.stderr_readable(instance, &mut self.core, now),
             Source::Pull(pull) => self.pulls.readable(pull, &mut self.core, now),
             Source::Signals => self.signalled(now),
-            Source::Store => self.database.heard(&mut self.core, now),
+            Source::Threads => self.threads_rang(now),
         }
     }
 
@@ -153,10 +167,30 @@ impl Reactor {
         }
     }
 
+    fn threads_rang(&mut self, now: Now) {
+        self.database.heard(&mut self.core, now);
+        self.instances.meter.heard();
+        for (server, entries) in self.logs.restored() {
+            self.core.handle(Input::LogRestored { server, entries }, now);
+        }
+    }
+
     fn signalled(&mut self, now: Now) {
-        for _ in 0..self.signals.clear() {
+        let signalled = self.signals.clear();
+        for _ in 0..signalled.stop {
+            self.notify.stopping("stopping every server");
             self.core.handle(Input::ShutdownAsked, now);
             self.listeners.clear();
+        }
+        if signalled.reload {
+            self.notify.reloading();
+            if let Some(providers) = self.reload.again() {
+                self.core.handle(Input::Reconfigured { providers }, now);
+            }
+            self.notify.reloaded();
+        }
+        if signalled.summary {
+            self.summarise();
         }
         for (_, role, cause) in self.instances.children.reap() {
             match role {
@@ -181,6 +215,7 @@ impl Reactor {
         self.core.tick(now);
         self.clients.expire(&mut self.core, now);
         self.database.tick(&mut self.instances.children, now);
+        self.notify.tick(|| self.core.status_line(), now.mono_ms);
         if self.accept_again_ms.is_some_and(|at| at <= now.mono_ms) {
             self.accept_again_ms = None;
             for index in 0..self.listeners.len() {
@@ -195,10 +230,11 @@ impl Reactor {
         while let Some(output) = self.core.poll_output() {
             match output {
                 Output::Answer { conn, answer } => {
-                    let answer = self.with_usage(answer, now);
+                    let answer = self.with_usage(answer);
                     self.clients.answer(conn, answer, now);
                 }
                 Output::Stream { conn, entry } => self.clients.stream(conn, &entry),
+                Output::News { conn, news } => self.clients.news(conn, &news),
                 Output::EndStream { conn } => self.clients.end_stream(conn),
                 Output::Pull { pull, image, policy } => {
                     let children = &mut self.instances.children;
@@ -221,24 +257,32 @@ impl Reactor {
                         self.core.handle(Input::StoreDone { seq, outcome }, now);
                     }
                 }
+                Output::LogKeep { server, entry } => self.logs.keep(server, entry),
+                Output::LogRestore { server } => self.logs.restore(server),
+                Output::LogRemove { server } => self.logs.remove(server),
                 Output::Exit => self.exit = Exit::Leaving,
             }
         }
+        self.instances.start_discards();
     }
 
-    fn with_usage(&mut self, mut answer: Answer, now: Now) -> Answer {
-        let mut fill = |view: &mut StatusView| {
-            view.usage = view.instance.and_then(|instance| self.instances.usage(instance, now));
-        };
+    fn with_usage(&mut self, mut answer: Answer) -> Answer {
         match &mut answer {
-            Answer::Registered(view) | Answer::Status(view) => fill(view),
-            Answer::List(views) => views.iter_mut().for_each(fill),
+            Answer::Registered(view) | Answer::Status(view) => {
+                view.usage = view.instance.and_then(|instance| self.instances.usage_now(instance));
+            }
+            Answer::List(views) => {
+                for view in views {
+                    view.usage = view.instance.and_then(|instance| self.instances.usage(instance));
+                }
+            }
             Answer::Deleted
             | Answer::Result(_)
             | Answer::ServerError { .. }
             | Answer::Tools(_)
             | Answer::Logs { .. }
             | Answer::Follow { .. }
+            | Answer::News(_)
             | Answer::Ready { .. }
             | Answer::TokenCreated { .. }
             | Answer::Tokens(_)
@@ -248,14 +292,27 @@ impl Reactor {
         answer
     }
 
+    /// For SIGUSR1: everything an operator may want to know, and nothing that is secret.
+    fn summarise(&self) {
+        log::info!("summary: {}", self.core.status_line());
+        let fds = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+        let (clients, children) = (self.clients.len(), self.instances.children.len());
+        let dropped = self.logs.dropped();
+        log::info!("summary: {clients} clients, {children} children, {fds} descriptors, {dropped} log entries dropped");
+        for line in self.core.summary() {
+            log::info!("summary: {line}");
+        }
+    }
+
     // --- beginning and end ------------------------------------------------------------------------------------------
 
-    fn announce(&mut self) {
+    fn announce(&mut self, now: Now) {
         if !self.announced && self.core.is_running() {
             self.announced = true;
             for listener in &self.listeners {
                 log::info!("listening on {}", listener.address());
             }
+            self.notify.ready(&self.core.status_line(), now.mono_ms);
         }
     }
 

@@ -1,16 +1,50 @@
 //! Signals as bytes on a socket, so that the loop sees them like everything else. The handlers only write.
 
 use mio::net::UnixStream;
-use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use std::io::{self, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub struct Signals {
     socket: UnixStream,
-    /// SIGTERM and SIGINT so far; each counts, because the second one means `now`.
-    asked: Arc<AtomicUsize>,
+    stop: Count,
+    reload: Count,
+    summary: Count,
+}
+
+/// What has come since the signals were last cleared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Signalled {
+    /// SIGTERM and SIGINT; each counts, because the second one means `now`.
+    pub stop: usize,
+    /// SIGHUP: read the configuration again.
+    pub reload: bool,
+    /// SIGUSR1: say in the log how everything is.
+    pub summary: bool,
+}
+
+/// A handler adds, the loop looks how much.
+struct Count {
+    so_far: Arc<AtomicUsize>,
     seen: usize,
+}
+
+impl Count {
+    fn of(signals: &[i32]) -> io::Result<Count> {
+        let so_far = Arc::new(AtomicUsize::new(0));
+        for signal in signals {
+            let so_far = Arc::clone(&so_far);
+            // SAFETY: the handler only adds to an atomic.
+            unsafe { signal_hook::low_level::register(*signal, move || _ = so_far.fetch_add(1, Ordering::SeqCst))? };
+        }
+        Ok(Count { so_far, seen: 0 })
+    }
+
+    fn fresh(&mut self) -> usize {
+        let so_far = self.so_far.load(Ordering::SeqCst);
+        so_far - std::mem::replace(&mut self.seen, so_far)
+    }
 }
 
 impl Signals {
@@ -18,28 +52,22 @@ impl Signals {
         let (read, write) = std::os::unix::net::UnixStream::pair()?;
         read.set_nonblocking(true)?;
         write.set_nonblocking(true)?;
-        let asked = Arc::new(AtomicUsize::new(0));
-        for signal in [SIGCHLD, SIGTERM, SIGINT] {
-            if signal != SIGCHLD {
-                let asked = Arc::clone(&asked);
-                // SAFETY: the handler only adds to an atomic.
-                unsafe { signal_hook::low_level::register(signal, move || _ = asked.fetch_add(1, Ordering::SeqCst))? };
-            }
+        // The counts first: a byte on the socket must find its signal counted.
+        let (stop, reload, summary) = (Count::of(&[SIGTERM, SIGINT])?, Count::of(&[SIGHUP])?, Count::of(&[SIGUSR1])?);
+        for signal in [SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGUSR1] {
             signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
         }
-        Ok(Signals { socket: UnixStream::from_std(read), asked, seen: 0 })
+        Ok(Signals { socket: UnixStream::from_std(read), stop, reload, summary })
     }
 
     pub fn socket(&mut self) -> &mut UnixStream {
         &mut self.socket
     }
 
-    /// Empties the socket and says how often the daemon was asked to stop. Must come before reaping: a child that
-    /// dies in between rings again.
-    pub fn clear(&mut self) -> usize {
+    /// Empties the socket and says what has come. Must come before reaping: a child that dies in between rings again.
+    pub fn clear(&mut self) -> Signalled {
         let mut scratch = [0; 256];
         while matches!(self.socket.read(&mut scratch), Ok(n) if n > 0) {}
-        let asked = self.asked.load(Ordering::SeqCst);
-        asked - std::mem::replace(&mut self.seen, asked)
+        Signalled { stop: self.stop.fresh(), reload: self.reload.fresh() > 0, summary: self.summary.fresh() > 0 }
     }
 }

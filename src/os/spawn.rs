@@ -17,8 +17,8 @@ use std::process::{Command, Stdio};
 pub fn launcher(plan: &LaunchPlan, far: FarEnds) -> io::Result<(i32, OwnedFd)> {
     let (report, report_far) = pipe2(OFlag::O_CLOEXEC)?;
     fcntl(&report, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-    let mut command = launch::command(plan, report_far)?;
-    let child = command.stdin(far.stdin).stdout(far.stdout).stderr(far.stderr).spawn()?;
+    let mut launcher = launch::command(plan, report_far)?;
+    let child = launcher.command.stdin(far.stdin).stdout(far.stdout).stderr(far.stderr).spawn()?;
     Ok((child.id() as i32, report))
 }
 

@@ -11,10 +11,10 @@ pub enum Source {
     Stdin(InstanceId),
     Stdout(InstanceId),
     Stderr(InstanceId),
-    /// SIGCHLD, SIGTERM, SIGINT.
+    /// SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGUSR1.
     Signals,
-    /// The store thread has said something.
-    Store,
+    /// A thread of ours has said something: the store, the logs or the meter. A poll has one waker.
+    Threads,
     /// What a puller says.
     Pull(PullId),
 }
@@ -30,7 +30,7 @@ impl Source {
             Source::Stdout(instance) => (3, instance.0),
             Source::Stderr(instance) => (4, instance.0),
             Source::Signals => (5, 0),
-            Source::Store => (6, 0),
+            Source::Threads => (6, 0),
             Source::Pull(pull) => (7, pull.0),
         };
         Token((id << KIND_BITS | kind) as usize)
@@ -45,7 +45,7 @@ impl Source {
             3 => Source::Stdout(InstanceId(id)),
             4 => Source::Stderr(InstanceId(id)),
             5 => Source::Signals,
-            6 => Source::Store,
+            6 => Source::Threads,
             7 => Source::Pull(PullId(id)),
             other => unreachable!("no source registers kind {other}"),
         }
@@ -65,7 +65,7 @@ mod tests {
             Source::Stdout(InstanceId(8)),
             Source::Stderr(InstanceId(9)),
             Source::Signals,
-            Source::Store,
+            Source::Threads,
             Source::Pull(PullId(10)),
         ];
         for source in all {

@@ -25,26 +25,26 @@ use std::process::{Command, ExitStatus};
 
 pub const SUBCOMMAND: &str = "sandbox-launch";
 
-/// The command that runs a launcher for this plan, stdio still to be set: give it the container's. `report` is the
-/// write end of the report pipe, and closed here when the command is dropped.
-pub fn command(plan: &LaunchPlan, report: OwnedFd) -> io::Result<Command> {
-    let mut memory = File::from(memfd_create(c"stdiod-plan", MFdFlags::MFD_CLOEXEC)?);
+/// The command that runs a launcher, and what it inherits: to be spawned and dropped at once, by the one thread of this
+/// process that ever spawns.
+pub struct Launcher {
+    /// Its stdio is still to be set: give it the container's.
+    pub command: Command,
+    _inherited: [OwnedFd; 2],
+}
+
+/// `report` is the write end of the report pipe, and closed here when the launcher is dropped.
+pub fn command(plan: &LaunchPlan, report: OwnedFd) -> io::Result<Launcher> {
+    let mut memory = File::from(memfd_create(c"stdiod-plan", MFdFlags::empty())?);
     // At once: the serializer alone would make a system call for every comma.
     memory.write_all(&serde_json::to_vec(plan)?)?;
     let fds = [OwnedFd::from(memory), report];
     let mut command = Command::new("/proc/self/exe");
     command.arg0("stdiod").arg(SUBCOMMAND).args(fds.iter().map(|fd| fd.as_raw_fd().to_string()));
-    // Cleared in the child alone: in the daemon another thread may fork at any moment.
-    // SAFETY: fcntl is async-signal-safe, and nothing is allocated.
-    unsafe {
-        command.pre_exec(move || {
-            for fd in &fds {
-                fcntl(fd, FcntlArg::F_SETFD(FdFlag::empty()))?;
-            }
-            Ok(())
-        });
-    }
-    Ok(command)
+    // Here and not in the child: without anything to do between fork and exec, the child needs no copy of this
+    // process's page tables, and exec comes several times sooner.
+    fcntl(&fds[1], FcntlArg::F_SETFD(FdFlag::empty()))?;
+    Ok(Launcher { command, _inherited: fds })
 }
 
 /// `args`: the two descriptors, as `command` gives them.

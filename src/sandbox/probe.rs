@@ -128,8 +128,8 @@ fn echo(runtime: &Runtime, layout: &Layout, id: &str) -> Result<(), String> {
     let said = |e: &dyn std::fmt::Display| format!("starting the launcher: {e}");
     let (report, report_in) = pipe2(OFlag::O_CLOEXEC).map_err(|e| said(&e))?;
     let mut launcher = launch::command(&plan, report_in).map_err(|e| said(&e))?;
-    launcher.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = launcher.spawn().map_err(|e| said(&e))?;
+    launcher.command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = launcher.command.spawn().map_err(|e| said(&e))?;
     // Our copy of the report's write end goes with it: otherwise the pipe would never end.
     drop(launcher);
     let (stdin, stdout) = (child.stdin.take(), child.stdout.take());

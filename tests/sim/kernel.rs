@@ -46,6 +46,13 @@ pub struct Process {
     pub killed: bool,
     /// An operator had a hand in its life.
     pub touched: bool,
+    /// Stopped, as by SIGSTOP: it reads and says nothing until it goes on.
+    pub hung: bool,
+    /// When it last said something valid, and when it last wrote anything.
+    pub said_ms: u64,
+    pub wrote_ms: u64,
+    /// A call of its has been given up since, so that it may be asked at any time.
+    pub suspected: bool,
 }
 
 impl Process {
@@ -58,6 +65,10 @@ impl Process {
             told_to_stop: false,
             killed: false,
             touched: false,
+            hung: false,
+            said_ms: 0,
+            wrote_ms: 0,
+            suspected: false,
         }
     }
 
@@ -71,11 +82,17 @@ impl Process {
                 (None, Some("notifications/cancelled")) => {
                     let id = message["params"]["requestId"].as_u64().expect("it names the call");
                     self.asked.retain(|(other, _)| *other != id);
+                    self.suspected = true;
                 }
                 (None, Some("notifications/initialized")) => {}
                 other => panic!("the daemon wrote {other:?}: {message}"),
             }
         }
+    }
+
+    /// Calls of clients that it has in hand.
+    pub fn calls(&self) -> usize {
+        self.asked.iter().filter(|(_, request)| request["method"] == "tools/call").count()
     }
 
     /// An honest answer to one of the requests it has.
@@ -89,6 +106,8 @@ impl Process {
                     r#"{{"jsonrpc":"2.0","id":{id},"result":{{"protocolVersion":"2025-11-25","serverInfo":{{"name":"s"}}}}}}"#
                 )
             }
+            ("ping", 0) => error(id, -32601),
+            ("ping", _) => format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#),
             ("tools/list", _) => format!(r#"{{"id":{id},"jsonrpc":"2.0","result":{{"tools":[]}}}}"#),
             (_, 0) => error(id, -32602),
             (_, _) => format!(r#"{{"result":{},"id":{id},"jsonrpc":"2.0"}}"#, request["params"]),

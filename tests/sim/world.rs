@@ -1,5 +1,7 @@
 //! The world around a core: it makes things happen at random and checks everything the core does about them.
 
+mod rest;
+
 use super::kernel::{Process, Rng, Stage};
 use super::store::FakeStore;
 use serde_json::value::RawValue;
@@ -8,10 +10,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use stdiod::api::auth::Principal;
 use stdiod::api::fault::Code;
 use stdiod::core::contract::{
-    Answer, Ask, Change, Exit, ExitCause, Input, LaunchFault, LaunchFaultKind, LogFormat, Now, Output, ServerRef,
-    Status, StatusView, StopSignal, StoreOp,
+    Answer, Ask, Change, Exit, ExitCause, Input, LaunchFault, LaunchFaultKind, LogFormat, News, NewsKind, Now, Output,
+    ServerRef, Status, StatusView, StopSignal, StoreOp,
 };
-use stdiod::core::definition::{CrashLoop, Definition, PullPolicy, RestartPolicy, Source};
+use stdiod::core::definition::{CrashLoop, Definition, Health, OnUnresponsive, PullPolicy, RestartPolicy, Source};
 use stdiod::core::{Core, Settings};
 use stdiod::ids::{ConnId, InstanceId, PullId, ServerId};
 use stdiod::wire::lines::Line;
@@ -24,16 +26,17 @@ enum Question {
     Call { params: String },
     Register,
     Delete { name: &'static str },
+    Watch,
     Other,
 }
 
 /// The schedule of one server, restated naively: when may it start again at the earliest?
 #[derive(Default)]
 pub(super) struct Shadow {
-    deaths: Vec<u64>,
-    level: usize,
-    ready_since: Option<u64>,
-    earliest: u64,
+    pub(super) deaths: Vec<u64>,
+    pub(super) level: usize,
+    pub(super) ready_since: Option<u64>,
+    pub(super) earliest: u64,
 }
 
 impl Shadow {
@@ -57,6 +60,9 @@ pub struct World {
     pub(super) definitions: BTreeMap<String, Definition>,
     registered: BTreeSet<ServerId>,
     listed: Vec<StatusView>,
+    /// Somebody watches from the beginning, and knows each server's status by what it is told.
+    watcher: Option<ConnId>,
+    told: BTreeMap<ServerId, (String, Status)>,
     exited: bool,
     /// A running hash of all that happened: the same seed must give the same one.
     trace: u64,
@@ -87,6 +93,8 @@ impl World {
             definitions: BTreeMap::new(),
             registered: BTreeSet::new(),
             listed: Vec::new(),
+            watcher: None,
+            told: BTreeMap::new(),
             exited: false,
             trace: seed,
         }
@@ -99,6 +107,7 @@ impl World {
         }
         self.open_store();
         self.input(Input::Swept);
+        self.ask(Ask::News, Question::Watch);
         for _ in 0..steps {
             self.step();
         }
@@ -188,7 +197,8 @@ impl World {
                 self.ask(Ask::Delete { server, volumes }, Question::Delete { name });
             }
             8 => {
-                let fields: Map<_, _> = match self.rng.below(3) {
+                let fields: Map<_, _> = match self.rng.below(4) {
+                    3 => json!({ "health": { "heartbeat_ms": 200 + self.rng.below(5_000) } }),
                     0 => json!({ "max_in_flight": 1 + self.rng.below(4) }),
                     1 => json!({ "cmd": ["other"] }),
                     _ => json!({ "enabled": self.rng.one_in(2) }),
@@ -201,7 +211,9 @@ impl World {
             9 => self.ask(Ask::List { status: None, name: None }, Question::Other),
             10 => {
                 let follow = self.rng.one_in(2);
-                self.ask(Ask::Logs { server, tail: 10, follow, format: LogFormat::Json }, Question::Other);
+                let since_unix_ms = self.rng.one_in(2).then_some(self.now.unix_ms);
+                let ask = Ask::Logs { server, tail: 10, since_unix_ms, follow, format: LogFormat::Json };
+                self.ask(ask, Question::Other);
             }
             _ => {
                 let (scopes, servers) = (vec!["mcp:call".to_string()], Vec::new());
@@ -236,6 +248,12 @@ impl World {
         let policies = [RestartPolicy::Always, RestartPolicy::Always, RestartPolicy::OnFailure, RestartPolicy::Never];
         definition.restart_policy = policies[self.rng.below(4)];
         definition.startup_timeout_ms = [1_000, 60_000][self.rng.below(2)];
+        definition.health = Health {
+            heartbeat_ms: [500, 30_000][self.rng.below(2)],
+            probe_timeout_ms: [100, 3_000][self.rng.below(2)],
+            stale_ms: [None, Some(2_000)][self.rng.below(2)],
+            on_unresponsive: [OnUnresponsive::Report, OnUnresponsive::Restart][self.rng.below(2)],
+        };
         definition.crash_loop = match self.rng.below(4) {
             0 => CrashLoop::relentless(),
             1 => CrashLoop { max_attempts: Some(3), ..CrashLoop::default() },
@@ -283,11 +301,20 @@ impl World {
 
     fn run_process(&mut self, instance: InstanceId) {
         let process = self.processes.get_mut(&instance).unwrap();
-        if process.killed || (process.told_to_stop && self.rng.one_in(3)) {
+        if process.killed || (!process.hung && process.told_to_stop && self.rng.one_in(3)) {
             process.stage = Stage::Dead;
             return;
         }
-        match self.rng.below(30) {
+        if process.hung {
+            process.hung = !self.rng.one_in(8);
+            return;
+        }
+        match self.rng.below(32) {
+            30 => process.hung = true,
+            31 if process.stdout_open => {
+                process.wrote_ms = self.now.mono_ms;
+                self.input(Input::Stirred { instance });
+            }
             0 => process.stage = Stage::Dead,
             1 => {
                 process.stdout_open = false;
@@ -296,8 +323,8 @@ impl World {
             2 => self.input(Input::StderrRead { instance, bytes: b"torn li" }),
             3 => self.input(Input::StderrRead { instance, bytes: b"ne\nwhole line\n" }),
             4 => self.says(instance, b"garbage that is no JSON"),
-            5 => self.says(instance, br#"{"jsonrpc":"2.0","id":99999999,"result":"nobody asked"}"#),
-            6 => self.says(instance, br#"{"jsonrpc":"2.0","method":"notifications/progress","params":{}}"#),
+            5 => self.says_valid(instance, br#"{"jsonrpc":"2.0","id":99999999,"result":"nobody asked"}"#),
+            6 => self.says_valid(instance, br#"{"jsonrpc":"2.0","method":"notifications/progress","params":{}}"#),
             7 => self.discards_long_line(instance),
             8 => self.answers(instance, true),
             9 => self.says_neither(instance),
@@ -305,8 +332,25 @@ impl World {
         }
     }
 
+    /// Whoever says something valid is not silent, whatever has been thought of it.
+    fn says_valid(&mut self, instance: InstanceId, line: &[u8]) {
+        let now_ms = self.now.mono_ms;
+        let process = self.processes.get_mut(&instance).unwrap();
+        if !process.stdout_open {
+            return;
+        }
+        (process.said_ms, process.suspected) = (now_ms, false);
+        self.says(instance, line);
+        if let Some(process) = self.processes.get(&instance) {
+            let told = self.told.values().find(|(name, _)| *name == process.server);
+            assert!(told.is_none_or(|(_, status)| *status != Status::Unresponsive), "it has just been heard");
+        }
+    }
+
     fn says(&mut self, instance: InstanceId, line: &[u8]) {
-        if self.processes[&instance].stdout_open {
+        let process = self.processes.get_mut(&instance).unwrap();
+        if process.stdout_open {
+            process.wrote_ms = self.now.mono_ms;
             self.input(Input::LineRead { instance, line: Line::Whole(line) });
         }
     }
@@ -321,9 +365,9 @@ impl World {
         if request["method"] == "initialize" && !String::from_utf8_lossy(&line).contains("-32000") {
             self.shadows.entry(process.server.clone()).or_default().ready_since = Some(self.now.mono_ms);
         }
-        self.says(instance, &line);
+        self.says_valid(instance, &line);
         if twice && self.processes.contains_key(&instance) {
-            self.says(instance, &line);
+            self.says_valid(instance, &line);
         }
     }
 
@@ -331,7 +375,7 @@ impl World {
         let process = self.processes.get_mut(&instance).unwrap();
         if let Some((id, request)) = process.asked.pop() {
             assert!(request.is_object());
-            self.says(instance, format!(r#"{{"jsonrpc":"2.0","id":{id}}}"#).as_bytes());
+            self.says_valid(instance, format!(r#"{{"jsonrpc":"2.0","id":{id}}}"#).as_bytes());
         }
     }
 
@@ -340,6 +384,7 @@ impl World {
         if !process.stdout_open {
             return;
         }
+        process.wrote_ms = self.now.mono_ms;
         let head = match process.asked.pop() {
             Some((id, _)) => format!(r#"{{"jsonrpc":"2.0","id":{id},"result":"xxxx"#),
             None => r#"{"jsonrpc":"2.0","method":"log","params":"xxxx"#.to_string(),
@@ -456,10 +501,19 @@ impl World {
                 Output::Write { instance, bytes } => {
                     if let Some(process) = self.processes.get_mut(&instance) {
                         process.read_stdin(&bytes);
-                        let max = self.definitions[&process.server].max_in_flight as usize;
-                        assert!(process.asked.len() <= max, "{} requests at once, {max} allowed", process.asked.len());
+                        let definition = &self.definitions[&process.server];
+                        let (calls, max) = (process.calls(), definition.max_in_flight as usize);
+                        assert!(calls <= max, "{calls} calls at once, {max} allowed");
+                        if bytes.windows(6).any(|window| window == br#""ping""#) {
+                            check_ping(process, definition, self.now.mono_ms);
+                        }
                     }
                 }
+                Output::News { conn, news } => {
+                    assert_eq!(Some(conn), self.watcher, "news for a stranger");
+                    self.heard_news(&news);
+                }
+                Output::LogKeep { .. } | Output::LogRestore { .. } | Output::LogRemove { .. } => {}
                 Output::Signal { instance, signal } => {
                     if let Some(process) = self.processes.get_mut(&instance) {
                         match signal {
@@ -475,6 +529,25 @@ impl World {
                 Output::Store { seq, op } => self.store.queue.push_back((seq, op)),
                 Output::Exit => self.exited = true,
             }
+        }
+    }
+
+    /// What is told of each server is one unbroken line.
+    fn heard_news(&mut self, news: &News) {
+        match news.kind {
+            NewsKind::State | NewsKind::Warning => {}
+            NewsKind::Presence if news.why == "removed" => _ = self.told.remove(&news.server),
+            NewsKind::Presence => _ = self.told.insert(news.server, (news.name.clone(), news.to)),
+            NewsKind::Transition => {
+                let before = self.told.insert(news.server, (news.name.clone(), news.to)).map(|(_, status)| status);
+                assert_eq!(before, news.from, "a transition was not told, or told twice");
+            }
+        }
+        if news.kind == NewsKind::Transition && news.to == Status::Unresponsive {
+            let process = self.processes.values().find(|p| p.server == news.name).expect("an instance that is silent");
+            let silent_ms = self.now.mono_ms - process.said_ms;
+            let probe_ms = self.definitions[&news.name].health.probe_timeout_ms;
+            assert!(silent_ms >= 2 * probe_ms, "called silent after {silent_ms} ms, with probes of {probe_ms} ms");
         }
     }
 
@@ -508,6 +581,7 @@ impl World {
                 assert!(self.processes.values().all(|p| p.server != name), "gone, but it runs");
                 self.shadows.remove(name);
             }
+            (Question::Watch, Answer::News(_)) => self.watcher = Some(conn),
             (Question::Other, Answer::Follow { .. }) => _ = self.followers.insert(conn),
             (Question::Other, Answer::List(views)) => self.listed = views,
             (Question::Other | Question::Delete { .. }, other) => {
@@ -524,93 +598,16 @@ impl World {
             self.trace = (self.trace ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         }
     }
+}
 
-    // --- the end ----------------------------------------------------------------------------------------------------
-
-    /// From here on everybody behaves, and so everything must come to rest.
-    fn settle(&mut self) {
-        for _ in 0..3_000 {
-            if !self.store.up {
-                self.store.up = true;
-                self.input(Input::StoreOpened { snapshot: None });
-            }
-            self.store_all();
-            self.behave();
-            for conn in std::mem::take(&mut self.followers) {
-                self.input(Input::ClientGone { conn });
-            }
-            if self.questions.is_empty() && self.core.is_idle() {
-                return self.check_rest();
-            }
-            if let Some(at) = self.core.next_deadline() {
-                self.pass(at.saturating_sub(self.now.mono_ms));
-            }
-        }
-        panic!("it does not come to rest: {:?} wait, idle {}", self.questions, self.core.is_idle());
+/// A ping is for whoever is silent, and whoever takes one call at a time is not disturbed in it.
+fn check_ping(process: &Process, definition: &Definition, now_ms: u64) {
+    if process.suspected {
+        return;
     }
-
-    fn store_all(&mut self) {
-        loop {
-            self.foresee();
-            let Some((seq, outcome)) = self.store.step(true, false) else { return };
-            self.input(Input::StoreDone { seq, outcome });
-        }
-    }
-
-    /// Processes that are well have nothing left to do before the clock moves on.
-    fn behave(&mut self) {
-        for _ in 0..10 {
-            for pull in self.pulls.keys().copied().collect::<Vec<_>>() {
-                self.pull_ends(pull);
-            }
-            for instance in self.processes.keys().copied().collect::<Vec<_>>() {
-                self.behave_once(instance);
-            }
-        }
-    }
-
-    fn behave_once(&mut self, instance: InstanceId) {
-        let Some(process) = self.processes.get_mut(&instance) else { return };
-        match process.stage {
-            Stage::Launching if process.killed => self.launch_fails(instance),
-            Stage::Launching => self.launched(instance),
-            Stage::Dead => self.exits(instance),
-            Stage::Running if process.told_to_stop || process.killed || !process.stdout_open => self.exits(instance),
-            Stage::Running => self.answers(instance, false),
-        }
-    }
-
-    /// What is told and what is stored are the same.
-    fn check_rest(&mut self) {
-        self.ask(Ask::List { status: None, name: None }, Question::Other);
-        let listed: BTreeMap<ServerId, StatusView> = self.listed.drain(..).map(|view| (view.id, view)).collect();
-        let stored: Vec<ServerId> = self.store.rows.keys().copied().collect();
-        assert_eq!(listed.keys().copied().collect::<Vec<_>>(), stored, "told and stored differ");
-        for (id, view) in &listed {
-            let row = &self.store.rows[id];
-            assert_eq!(row.definition, *view.definition);
-            assert_eq!(row.status.status, view.status, "the status was written down");
-            assert_eq!(row.status.restart_count, view.restart_count);
-            assert!(view.in_flight == 0 && view.waiting == 0);
-            let has_process = self.processes.values().any(|p| p.server == view.definition.name);
-            assert_eq!(has_process, matches!(view.status, Status::Ready | Status::Starting), "{:?}", view.status);
-        }
-    }
-
-    fn shut_down(&mut self) {
-        self.input(Input::ShutdownAsked);
-        for _ in 0..200 {
-            if self.exited {
-                assert!(self.processes.is_empty(), "containers outlive the daemon");
-                assert!(self.pulls.is_empty(), "pulls outlive the daemon");
-                return;
-            }
-            self.behave();
-            self.store_all();
-            if let Some(at) = self.core.next_deadline() {
-                self.pass(at.saturating_sub(self.now.mono_ms));
-            }
-        }
-        panic!("the shutdown does not end");
-    }
+    // A PATCH may have made it shorter meanwhile, but never shorter than this.
+    let heartbeat_ms = definition.health.heartbeat_ms.min(200);
+    let silent_ms = now_ms - process.wrote_ms.max(process.said_ms);
+    assert!(silent_ms >= heartbeat_ms, "asked after {silent_ms} ms of silence");
+    assert!(definition.max_in_flight > 1 || process.calls() == 0, "asked in the middle of a call");
 }

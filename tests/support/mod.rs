@@ -27,6 +27,9 @@ pub const BASE: &str = "/api/v1/mcp/servers";
 
 pub const RUDE: &str = include_str!("../fixtures/rude.py");
 pub const STRICT: &str = include_str!("../fixtures/strict.py");
+pub const THREADS: &str = include_str!("../fixtures/threads.py");
+/// Small enough to have fifty of them.
+pub const TINY: &str = include_str!("../fixtures/tiny.sh");
 
 /// Makes two tests of each function, one per provider.
 macro_rules! on_both_providers {
@@ -184,6 +187,18 @@ impl Daemon {
 
     pub fn log_tail(&self) -> String {
         self.log.tail()
+    }
+
+    /// Everything it has logged so far, over all its lives.
+    pub fn log_lines(&self) -> Vec<String> {
+        self.log.lines.lock().expect("not poisoned").clone()
+    }
+
+    /// Waits for a line of its log that has all of these in it.
+    pub fn wait_log(&self, words: &[&str]) -> String {
+        let all = |line: &str| words.iter().all(|word| line.contains(word)).then(|| line.to_string());
+        let found = self.log.wait(0, SOON, || true, all);
+        found.unwrap_or_else(|| panic!("the log never says {words:?}\n{}", self.log_tail()))
     }
 
     pub fn log_contains(&self, text: &str) -> bool {
@@ -431,6 +446,18 @@ pub fn python(name: &str, provider: &str, script: &str) -> Value {
 pub fn python_with(name: &str, provider: &str, script: &str, arguments: &[&str]) -> Value {
     let cmd = [&["/usr/bin/python3", "/app/server.py"], arguments].concat();
     json!({"name": name, "rootfs": "host", "provider": provider, "cmd": cmd, "files": {"/app/server.py": script}})
+}
+
+/// The definition of a server that is a few lines of shell.
+pub fn tiny(name: &str, provider: &str) -> Value {
+    let cmd = ["/bin/sh", "/app/tiny.sh"];
+    json!({"name": name, "rootfs": "host", "provider": provider, "cmd": cmd, "files": {"/app/tiny.sh": TINY}})
+}
+
+/// The time at the beginning of a line of the daemon's log, in milliseconds.
+pub fn logged_at(line: &str) -> u64 {
+    let text = line.trim_start_matches('[').split_ascii_whitespace().next().unwrap_or_default();
+    stdiod::api::status::parse_rfc3339(text).unwrap_or_else(|| panic!("no time: {line}"))
 }
 
 /// Short, because PostgreSQL and the runtimes make socket paths of it; open, because PostgreSQL is another user.

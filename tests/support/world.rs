@@ -60,6 +60,28 @@ impl World {
         left
     }
 
+    /// Cgroups, mounts and loop devices of containers, whether their daemon still runs or not.
+    pub fn left_of_containers(&self) -> Vec<String> {
+        let lives = |container: &str| {
+            let own = |(pid, started): &(i32, u64)| {
+                start_time(*pid) == Some(*started)
+                    && own_cgroups(*pid).iter().any(|path| path.file_name().is_some_and(|name| name == container))
+            };
+            self.processes.iter().any(own)
+        };
+        let dead: Vec<String> = self.containers().into_iter().filter(|container| !lives(container)).collect();
+        let mut left = Vec::new();
+        for container in dead {
+            let of_it = |path: &&PathBuf| path.file_name().is_some_and(|name| name == container.as_str());
+            left.extend(
+                self.cgroups.iter().filter(of_it).filter(|p| p.exists()).map(|p| format!("cgroup {}", p.display())),
+            );
+            left.extend(mounts_with(&container).into_iter().map(|mount| format!("mount {mount}")));
+            left.extend(loops_with(&container).into_iter().map(|device| format!("loop device of {device}")));
+        }
+        left
+    }
+
     /// As `left`, and everything that names the daemon's directory, and the cgroup that held the containers' own.
     pub fn left_of(&self, home: &Path) -> Vec<String> {
         let home = home.to_str().expect("our own name");

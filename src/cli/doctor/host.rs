@@ -7,7 +7,7 @@ use crate::cli::Common;
 use crate::cli::api::Api;
 use crate::cli::table::size;
 use crate::config::{Config, Secret};
-use crate::limits::TRIAL_TIMEOUT;
+use crate::limits::{RESTARTS_AT_ONCE, STARTS_AT_ONCE, TRIAL_TIMEOUT};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -33,6 +33,14 @@ pub fn user() -> Check {
     }
     Check::new("user", Need::Always, State::Missing, format!("uid {uid}: sandboxes need root"))
         .remedy("run the daemon (and this check) as root: sudo stdiod doctor")
+}
+
+/// Why a boot with many servers takes its time.
+pub fn starts() -> Check {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let found =
+        format!("{STARTS_AT_ONCE} at once on {cores} cores, {RESTARTS_AT_ONCE} when servers that ran have died");
+    Check::ok("starts", Need::Sometimes, found)
 }
 
 pub fn cgroups() -> Check {

@@ -1,0 +1,158 @@
+//! What servers do and say, told to everyone it concerns: the ring and the file of the server's log, those who follow
+//! that log, and those who watch the lifecycle of all servers. Owns the watchers; never decides anything. Invariant: a
+//! watcher hears only of servers that its token may see.
+
+use crate::api::auth::Principal;
+use crate::api::fault::{Code, Fault};
+use crate::core::Core;
+use crate::core::contract::{Answer, LogEntry, LogSource, News, NewsKind, Output, Status};
+use crate::core::lifecycle::State;
+use crate::core::parked::WaitOn;
+use crate::core::server::Server;
+use crate::ids::{ConnId, InstanceId, ServerId};
+use crate::limits::WATCHERS_MAX;
+use std::sync::Arc;
+
+pub(super) struct Watcher {
+    pub conn: ConnId,
+    who: Principal,
+}
+
+impl Core {
+    // --- those who watch ------------------------------------------------------------------------------------------
+
+    /// The stream begins with the present state of each server, so that nothing is missed between a list and it.
+    pub(super) fn watch_news(&mut self, conn: ConnId, who: &Principal) -> Result<Answer, Fault> {
+        if self.watchers.len() >= WATCHERS_MAX {
+            let message = format!("{WATCHERS_MAX} clients follow the events already");
+            return Err(Fault::new(Code::Unavailable, message).retry_after_ms(10_000));
+        }
+        let mut seen: Vec<&Server> = self
+            .servers
+            .values()
+            .filter(|server| server.removing.is_none() && who.may_see(&server.definition.name))
+            .collect();
+        seen.sort_by(|a, b| a.definition.name.cmp(&b.definition.name));
+        let now = seen.into_iter().map(|server| self.news_of(server, NewsKind::State, String::new())).collect();
+        self.watchers.push(Watcher { conn, who: who.clone() });
+        self.parked.park(conn, WaitOn::News);
+        Ok(Answer::News(now))
+    }
+
+    pub(super) fn stop_watching(&mut self, conn: ConnId) {
+        self.watchers.retain(|watcher| watcher.conn != conn);
+    }
+
+    fn news_of(&self, server: &Server, kind: NewsKind, why: String) -> News {
+        News {
+            at_unix_ms: self.now.unix_ms,
+            server: server.id,
+            name: server.definition.name.clone(),
+            instance: server.life.instance(),
+            kind,
+            from: None,
+            to: server.life.status(),
+            why,
+        }
+    }
+
+    fn broadcast(&mut self, news: News) {
+        let news = Arc::new(news);
+        for watcher in self.watchers.iter().filter(|watcher| watcher.who.may_see(&news.name)) {
+            self.outputs.push_back(Output::News { conn: watcher.conn, news: Arc::clone(&news) });
+        }
+    }
+
+    // --- what is told -----------------------------------------------------------------------------------------------
+
+    pub(super) fn tell_transition(&mut self, id: ServerId, from: Status, instance: Option<InstanceId>, why: &str) {
+        let Some(server) = self.servers.get(&id) else { return };
+        let (name, to) = (&server.definition.name, server.life.status());
+        let shown = instance.map_or_else(|| "-".to_string(), |instance| instance.to_string());
+        log::info!("server={name} instance={shown} from={} to={} why={why}", from.wire(), to.wire());
+        let news = News { instance, from: Some(from), ..self.news_of(server, NewsKind::Transition, why.to_string()) };
+        self.broadcast(news);
+        self.note(id, format!("{} -> {} ({why})", from.wire(), to.wire()));
+    }
+
+    /// It is not as it should be: said in the daemon's log, in the server's, and to those who watch.
+    pub(super) fn warn(&mut self, id: ServerId, text: String) {
+        let Some(server) = self.servers.get(&id) else { return };
+        log::warn!("server={} {text}", server.definition.name);
+        let news = self.news_of(server, NewsKind::Warning, text.clone());
+        self.broadcast(news);
+        self.log_entry(id, LogSource::Health, text);
+    }
+
+    /// A crash loop is a health warning, told when it begins and whenever it gets worse.
+    pub(super) fn tell_crash_loop(&mut self, id: ServerId) {
+        let Some(server) = self.servers.get(&id) else { return };
+        if let State::Waiting { until_ms, looping: true } = *server.life.state() {
+            let wait_ms = until_ms.saturating_sub(self.now.mono_ms);
+            let (level, cause) = (server.life.crash_level(), server.last_error.clone().unwrap_or_default());
+            self.warn(id, format!("crash loop, level {level}: {cause}; the next start is in {wait_ms} ms"));
+        }
+    }
+
+    /// Registered, removed: there from here on, or not any more.
+    pub(super) fn tell_presence(&mut self, server: &Server, why: &str) {
+        let news = self.news_of(server, NewsKind::Presence, why.to_string());
+        self.broadcast(news);
+    }
+
+    /// A lifecycle event in the server's log.
+    pub(super) fn note(&mut self, id: ServerId, text: String) {
+        self.log_entry(id, LogSource::Lifecycle, text);
+    }
+
+    fn log_entry(&mut self, id: ServerId, source: LogSource, text: String) {
+        let Some(server) = self.servers.get_mut(&id) else { return };
+        let instance = server.life.instance();
+        let entry = LogEntry { at_unix_ms: self.now.unix_ms, instance, source, text };
+        server.log.push(entry.clone());
+        self.stream(id, entry);
+    }
+
+    /// An entry that is in the ring already: to the followers, and to the disk.
+    pub(super) fn stream(&mut self, id: ServerId, entry: LogEntry) {
+        let Some(server) = self.servers.get(&id) else { return };
+        for conn in &server.followers {
+            self.outputs.push_back(Output::Stream { conn: *conn, entry: entry.clone() });
+        }
+        self.outputs.push_back(Output::LogKeep { server: id, entry });
+    }
+
+    pub(super) fn stderr_read(&mut self, instance: InstanceId, bytes: &[u8]) {
+        let Some(id) = self.instances.get(&instance).copied() else { return };
+        let Some(server) = self.servers.get_mut(&id) else { return };
+        for entry in server.log.stderr(instance, bytes, self.now) {
+            self.stream(id, entry);
+        }
+    }
+
+    /// What an earlier daemon had written down of this server's log.
+    pub(super) fn log_restored(&mut self, id: ServerId, entries: Vec<LogEntry>) {
+        if let Some(server) = self.servers.get_mut(&id) {
+            server.log.restore(entries);
+        }
+    }
+
+    // --- for whoever runs the daemon -------------------------------------------------------------------------------
+
+    /// How the daemon is, in one line.
+    pub fn status_line(&self) -> String {
+        let count = |wanted: Status| self.servers.values().filter(|server| server.life.status() == wanted).count();
+        let (all, ready, calls) = (self.servers.len(), count(Status::Ready), self.calls.len());
+        let unwell =
+            [Status::Unresponsive, Status::Backoff, Status::Failed].map(|status| (count(status), status.wire()));
+        let unwell = unwell.iter().filter(|(n, _)| *n > 0).map(|(n, status)| format!(", {n} {status}"));
+        format!("{all} servers, {ready} ready{}; {calls} calls under way", unwell.collect::<String>())
+    }
+
+    /// Each server in a line, by name.
+    pub fn summary(&self) -> Vec<String> {
+        let mut lines: Vec<String> = self.servers.values().map(|server| server.summary(self.now)).collect();
+        lines.sort();
+        lines
+    }
+}

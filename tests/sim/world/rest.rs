@@ -1,0 +1,100 @@
+//! The end of every world: from here on everybody behaves, so everything must come to rest, agree, and stop.
+
+use super::super::kernel::Stage;
+use super::{Question, World};
+use std::collections::BTreeMap;
+use stdiod::core::contract::{Ask, Input, StatusView};
+use stdiod::ids::{InstanceId, ServerId};
+
+impl World {
+    /// From here on everybody behaves, and so everything must come to rest.
+    pub(super) fn settle(&mut self) {
+        for process in self.processes.values_mut() {
+            process.hung = false;
+        }
+        for _ in 0..3_000 {
+            if !self.store.up {
+                self.store.up = true;
+                self.input(Input::StoreOpened { snapshot: None });
+            }
+            self.store_all();
+            self.behave();
+            for conn in std::mem::take(&mut self.followers) {
+                self.input(Input::ClientGone { conn });
+            }
+            if self.questions.is_empty() && self.core.is_idle() {
+                return self.check_rest();
+            }
+            if let Some(at) = self.core.next_deadline() {
+                self.pass(at.saturating_sub(self.now.mono_ms));
+            }
+        }
+        panic!("it does not come to rest: {:?} wait, idle {}", self.questions, self.core.is_idle());
+    }
+
+    fn store_all(&mut self) {
+        loop {
+            self.foresee();
+            let Some((seq, outcome)) = self.store.step(true, false) else { return };
+            self.input(Input::StoreDone { seq, outcome });
+        }
+    }
+
+    /// Processes that are well have nothing left to do before the clock moves on.
+    fn behave(&mut self) {
+        for _ in 0..10 {
+            for pull in self.pulls.keys().copied().collect::<Vec<_>>() {
+                self.pull_ends(pull);
+            }
+            for instance in self.processes.keys().copied().collect::<Vec<_>>() {
+                self.behave_once(instance);
+            }
+        }
+    }
+
+    fn behave_once(&mut self, instance: InstanceId) {
+        let Some(process) = self.processes.get_mut(&instance) else { return };
+        match process.stage {
+            Stage::Launching if process.killed => self.launch_fails(instance),
+            Stage::Launching => self.launched(instance),
+            Stage::Dead => self.exits(instance),
+            Stage::Running if process.told_to_stop || process.killed || !process.stdout_open => self.exits(instance),
+            Stage::Running => self.answers(instance, false),
+        }
+    }
+
+    /// What is told and what is stored are the same.
+    fn check_rest(&mut self) {
+        self.ask(Ask::List { status: None, name: None }, Question::Other);
+        let listed: BTreeMap<ServerId, StatusView> = self.listed.drain(..).map(|view| (view.id, view)).collect();
+        let stored: Vec<ServerId> = self.store.rows.keys().copied().collect();
+        assert_eq!(listed.keys().copied().collect::<Vec<_>>(), stored, "told and stored differ");
+        for (id, view) in &listed {
+            let row = &self.store.rows[id];
+            assert_eq!(row.definition, *view.definition);
+            assert_eq!(row.status.status, view.status, "the status was written down");
+            assert_eq!(row.status.restart_count, view.restart_count);
+            assert!(view.in_flight == 0 && view.waiting == 0);
+            assert_eq!(self.told[id].1, view.status, "what the watcher was told");
+            let has_process = self.processes.values().any(|p| p.server == view.definition.name);
+            assert_eq!(has_process, view.status.container_status() == "running", "{:?}", view.status);
+        }
+    }
+
+    pub(super) fn shut_down(&mut self) {
+        self.input(Input::ShutdownAsked);
+        for _ in 0..200 {
+            if self.exited {
+                assert!(self.processes.is_empty(), "containers outlive the daemon");
+                assert!(self.pulls.is_empty(), "pulls outlive the daemon");
+                return;
+            }
+            self.behave();
+            self.store_all();
+            if let Some(at) = self.core.next_deadline() {
+                self.pass(at.saturating_sub(self.now.mono_ms));
+            }
+        }
+        panic!("the shutdown does not end");
+    }
+}
