@@ -572,15 +572,21 @@ mod tests {
         let second = scratch.import(&[tagged(manifest, "a"), tagged(other, "b")], ":b").unwrap();
         assert!(!images.layer_dirs(&image)[0].exists() && images.layer_dirs(&second)[0].exists());
 
-        // An instance stands on it: the name goes, the layer stays until the bundle is gone.
+        // An instance stands on it: it is not removed, and a new image under its name leaves the layer until the bundle
+        // is gone.
         let bundle = scratch.0.join("data/run/bundles/x-1");
         fs::create_dir_all(&bundle).unwrap();
         images.claim("test", &bundle).unwrap();
-        assert!(images.remove("test").unwrap());
-        assert!(images.layer_dirs(&second)[0].exists());
+        assert!(matches!(images.remove("test"), Err(ImageError::InUse(_))));
+        assert!(images.prune(true).unwrap().images.is_empty());
+        let third = scratch.manifest(architecture(), b"three", |_, _| {});
+        let third = scratch.import(&[third], "").unwrap();
+        assert!(images.layer_dirs(&second)[0].exists() && images.layer_dirs(&third)[0].exists());
         fs::remove_dir_all(&bundle).unwrap();
         images.remove_unused(&images.write().unwrap()).unwrap();
         assert!(!images.layer_dirs(&second)[0].exists());
+        assert!(images.remove("test").unwrap());
+        assert!(!images.layer_dirs(&third)[0].exists());
         assert!(!images.remove("test").unwrap());
     }
 
