@@ -6,6 +6,7 @@
 mod sim {
     pub mod kernel;
     pub mod pulls;
+    pub mod shadow;
     pub mod store;
     pub mod world;
 }

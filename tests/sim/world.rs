@@ -3,6 +3,7 @@
 mod rest;
 
 use super::kernel::{Process, Rng, Stage};
+use super::shadow::Shadow;
 use super::store::FakeStore;
 use serde_json::value::RawValue;
 use serde_json::{Map, json};
@@ -28,21 +29,6 @@ enum Question {
     Delete { name: &'static str },
     Watch,
     Other,
-}
-
-/// The schedule of one server, restated naively: when may it start again at the earliest?
-#[derive(Default)]
-pub(super) struct Shadow {
-    pub(super) deaths: Vec<u64>,
-    pub(super) level: usize,
-    pub(super) ready_since: Option<u64>,
-    pub(super) earliest: u64,
-}
-
-impl Shadow {
-    pub(super) fn expect_nothing(&mut self) {
-        *self = Shadow { ready_since: self.ready_since, ..Shadow::default() };
-    }
 }
 
 pub struct World {
@@ -411,24 +397,9 @@ impl World {
         self.input(Input::Exited { instance, exit: Exit { cause, oom: false } });
     }
 
-    /// The shadow's own reading of the crash-loop rules.
     fn death(&mut self, server: &str, launch: bool) {
         let Some(rules) = self.definitions.get(server).map(|d| d.crash_loop.clone()) else { return };
-        let now = self.now.mono_ms;
-        let shadow = self.shadows.entry(server.to_string()).or_default();
-        if !launch && shadow.ready_since.is_some_and(|since| now - since >= rules.stable_ms) {
-            (shadow.deaths, shadow.level) = (Vec::new(), 0);
-        }
-        shadow.ready_since = None;
-        shadow.deaths.push(now);
-        let recent = shadow.deaths.iter().filter(|at| now - **at <= rules.window_ms).count();
-        let delay = if rules.relentless || shadow.level > 0 || recent > rules.threshold as usize {
-            shadow.level += 1;
-            rules.schedule_ms[(shadow.level - 1).min(rules.schedule_ms.len() - 1)]
-        } else {
-            [0, 1_000, 2_000][recent - 1]
-        };
-        shadow.earliest = now + delay;
+        self.shadows.entry(server.to_string()).or_default().death(&rules, self.now.mono_ms, launch);
     }
 
     // --- the store --------------------------------------------------------------------------------------------------

@@ -1,0 +1,35 @@
+//! The schedule of one server, restated naively: when may it start again at the earliest?
+
+use stdiod::core::definition::CrashLoop;
+
+#[derive(Default)]
+pub struct Shadow {
+    deaths: Vec<u64>,
+    level: usize,
+    pub ready_since: Option<u64>,
+    pub earliest: u64,
+}
+
+impl Shadow {
+    /// Something happened that may have changed the schedule.
+    pub fn expect_nothing(&mut self) {
+        *self = Shadow { ready_since: self.ready_since, ..Shadow::default() };
+    }
+
+    /// Its own reading of the crash-loop rules.
+    pub fn death(&mut self, rules: &CrashLoop, now: u64, launch: bool) {
+        if !launch && self.ready_since.is_some_and(|since| now - since >= rules.stable_ms) {
+            (self.deaths, self.level) = (Vec::new(), 0);
+        }
+        self.ready_since = None;
+        self.deaths.push(now);
+        let recent = self.deaths.iter().filter(|at| now - **at <= rules.window_ms).count();
+        let delay = if rules.relentless || self.level > 0 || recent > rules.threshold as usize {
+            self.level += 1;
+            rules.schedule_ms[(self.level - 1).min(rules.schedule_ms.len() - 1)]
+        } else {
+            [0, 1_000, 2_000][recent - 1]
+        };
+        self.earliest = now + delay;
+    }
+}
