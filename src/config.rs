@@ -38,6 +38,8 @@ pub struct Config {
     pub insecure_registries: Vec<String>,
     /// `host[:port]` that names without a registry are pulled from; none: they are not pulled.
     pub default_registry: Option<String>,
+    /// Between a server's name and a tool's, where `/mcp` offers all servers at once.
+    pub tool_separator: String,
     pub providers: BTreeMap<String, Provider>,
     /// False only by `ENABLE_AGENT_WORKSPACES=false`: the daemon answers, and hosts nothing.
     pub hosting_enabled: bool,
@@ -190,6 +192,7 @@ impl Config {
             allow_host_network,
             insecure_registries: insecure_registries(&sources)?,
             default_registry: default_registry(&sources)?,
+            tool_separator: tool_separator(&sources)?,
             providers,
             hosting_enabled: hosting_enabled(&around.variables),
         })
@@ -353,6 +356,18 @@ fn default_network(sources: &Sources, allow_host_network: bool) -> Result<Option
             Err(ConfigError::invalid(at, "default_network", format!("is `{value}`"), remedy))
         }
         Some(Found { value, .. }) => Ok(Some(value)),
+    }
+}
+
+fn tool_separator(sources: &Sources) -> Result<String, ConfigError> {
+    let Some(Found { value, at }) = sources.string("tool_separator")? else { return Ok(":".to_string()) };
+    let allowed = |c: char| c.is_ascii_alphanumeric() || ":._-/".contains(c);
+    match (1..=8).contains(&value.len()) && value.chars().all(allowed) {
+        true => Ok(value),
+        false => {
+            let remedy = "write 1 to 8 letters, digits or of `:._-/`, such as `__`";
+            Err(ConfigError::invalid(at, "tool_separator", format!("is `{value}`"), remedy))
+        }
     }
 }
 

@@ -15,6 +15,16 @@ impl fmt::Display for ServerId {
     }
 }
 
+/// An MCP session: random, because whoever knows it (and its owner's token) is in it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct SessionId(pub Uuid);
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.simple().fmt(f)
+    }
+}
+
 macro_rules! counted {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -45,6 +55,10 @@ counted!(
 counted!(
     /// One pull of an image, for everyone who waits for it.
     PullId
+);
+counted!(
+    /// One POST of an MCP client that waits for its answers.
+    VoiceId
 );
 counted!(
     /// One operation handed to the store thread.

@@ -50,6 +50,8 @@ pub const LINE_MAX: usize = 16 * MIB;
 /// What is kept of a line that is discarded, to tell whose answer it was.
 pub const LINE_HEAD_KEPT: usize = 4 * KIB;
 pub const LINE_TAIL_KEPT: usize = 256;
+/// The head of a message with `Content-Length` framing.
+pub const FRAME_HEAD_MAX: usize = KIB;
 /// Bytes that may wait for a server's stdin before calls to it are refused.
 pub const STDIN_BACKLOG_MAX: usize = 4 * BODY_MAX;
 pub const MAX_IN_FLIGHT_DEFAULT: u32 = 1;
@@ -63,10 +65,44 @@ pub const REQUEST_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
 pub const STARTUP_TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
 /// For the daemon's own `tools/list` after the handshake.
 pub const TOOL_LIST_TIMEOUT: Duration = Duration::from_secs(10);
-/// A tool list that is larger is not cached.
+/// For the answer of a server that is asked whether it knows the version without sessions.
+pub const DISCOVER_TIMEOUT: Duration = Duration::from_secs(15);
+/// Pages of one list.
+pub const LIST_PAGES_MAX: usize = 64;
+/// A tool list (or one of prompts or resources) that is larger is not cached.
 pub const TOOL_LIST_MAX: usize = 4 * MIB;
 /// `instructions` and the rest of an `initialize` result that is larger is not kept.
 pub const SERVER_INFO_MAX: usize = 64 * KIB;
+
+// --- MCP over HTTP ------------------------------------------------------------------------------------------------
+
+/// Sessions of all servers; beyond that the one that has been idle longest makes room.
+pub const SESSIONS_MAX: usize = 4096;
+/// A session without a request and without an open stream.
+pub const SESSION_IDLE: Duration = Duration::from_secs(30 * 60);
+/// Messages of one batch (2025-03-26 only).
+pub const BATCH_MAX: usize = 64;
+/// Requests of one session that wait or are in flight.
+pub const SESSION_CALLS_MAX: usize = 256;
+pub const SUBSCRIPTIONS_MAX: usize = 64;
+/// A resource's URI, and any other word of the protocol that is kept.
+pub const URI_MAX: usize = 8 * KIB;
+/// Events kept for `Last-Event-ID`: per session (the newest always, whatever its size), and over all of them.
+pub const EVENT_LOG_BYTES: usize = 256 * KIB;
+pub const EVENT_LOG_COUNT: usize = 1024;
+pub const EVENT_LOGS_BYTES_MAX: usize = 256 * MIB;
+/// An answer that takes longer than this becomes a stream, so that it can be kept open and resumed.
+pub const STREAM_AFTER: Duration = Duration::from_secs(2);
+/// Between two signs of life on a quiet stream.
+pub const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// When a client that lost its stream should come back.
+pub const STREAM_RETRY: Duration = Duration::from_millis(1000);
+/// A person may have to answer what a server asks in mid-call.
+pub const QUESTION_TIMEOUT: Duration = Duration::from_secs(600);
+/// Questions of one instance that wait for an answer.
+pub const QUESTIONS_MAX: usize = 64;
+/// Open `subscriptions/listen` streams.
+pub const LISTENERS_MAX: usize = 4096;
 
 // --- logs -----------------------------------------------------------------------------------------------------
 
@@ -274,6 +310,8 @@ const _: () = assert!(8 * LAUNCH_MESSAGE_MAX < REPORT_MAX, "the message fits eve
 const _: () = assert!(QUEUED_BYTES_MAX > BODY_MAX);
 const _: () = assert!(DRAIN_GRACE.as_secs() < SHUTDOWN_GRACE.as_secs());
 const _: () = assert!(LOG_CHANNEL >= 2 * SERVERS_MAX, "every log can be asked for at boot");
+const _: () = assert!(EVENT_LOG_BYTES < EVENT_LOGS_BYTES_MAX && LINE_MAX < EVENT_LOGS_BYTES_MAX);
+const _: () = assert!(STREAM_AFTER.as_millis() < KEEP_ALIVE.as_millis());
 const _: () = assert!(LOG_TAIL_DEFAULT <= LOG_LINES_KEPT);
 const _: () = assert!(LOG_RESTORED_BYTES <= LOG_FILE_MAX && LOG_RESTORED_BYTES as usize <= LOG_BYTES_KEPT);
 const _: () = assert!(CLIENT_ANSWER_MAX > LINE_MAX, "the client can take whatever a server may answer");

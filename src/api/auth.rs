@@ -254,6 +254,11 @@ pub fn refuse_foreign_pages(host: &str, origin: Option<&[u8]>) -> Result<(), Fau
     }
 }
 
+/// Of a page on this machine, or on one without a public name.
+pub fn is_local_origin(origin: &str) -> bool {
+    origin.split_once("://").is_some_and(|(_, authority)| is_local(authority))
+}
+
 /// `authority`: a host with or without a port.
 fn is_local(authority: &str) -> bool {
     if let Some(bracketed) = authority.strip_prefix('[') {

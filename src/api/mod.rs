@@ -4,6 +4,7 @@
 pub mod auth;
 pub mod fault;
 pub mod json;
+pub mod mcp;
 #[cfg(test)]
 pub mod mutation;
 pub mod quantity;

@@ -145,9 +145,9 @@ fn apply(fields: &mut Fields, definition: &mut Definition, standard: &Definition
         Some(false) => Err(field.refuse("private instances are not available in this version")),
         Some(true) | None => field.boolean(),
     })?;
-    fields.set("framing", &mut d.framing, &s.framing, |field| match field.value.as_str() {
-        Some("content-length") => Err(field.refuse("Content-Length framing is not available in this version")),
-        Some(_) | None => field.one_of(&[("auto", Framing::Auto), ("newline", Framing::Newline)]),
+    fields.set("framing", &mut d.framing, &s.framing, |field| {
+        let content_length = ("content-length", Framing::ContentLength);
+        field.one_of(&[("auto", Framing::Auto), ("newline", Framing::Newline), content_length])
     })?;
     timeouts_and_health(fields, d, s)?;
     crash_loop(fields, &mut d.crash_loop, &s.crash_loop)
@@ -677,7 +677,7 @@ mod tests {
             ("queue_max", json!(1.5), "queue_max"),
             ("shared", json!(false), "shared"),
             ("shared", json!("yes"), "shared"),
-            ("framing", json!("content-length"), "framing"),
+            ("framing", json!("Content-Length"), "framing"),
             ("framing", json!("json"), "framing"),
             ("timeouts", json!({"request_ms": 0}), "timeouts.request_ms"),
             ("timeouts", json!({"request_ms": 86_400_001}), "timeouts.request_ms"),

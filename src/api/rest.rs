@@ -4,6 +4,7 @@
 use crate::api::auth::{self, Need, Peer, Principal, Scopes, Tokens};
 use crate::api::fault::{self, Code, Fault};
 use crate::api::json::{self, Field, Fields};
+use crate::api::mcp::{self, EVENTS};
 use crate::api::register;
 use crate::api::route::{self, Route};
 use crate::api::status::{self, rfc3339};
@@ -21,7 +22,6 @@ use std::borrow::Cow;
 
 const JSON: &str = "application/json";
 const TEXT: &str = "text/plain; charset=utf-8";
-const EVENTS: &str = "text/event-stream";
 /// Tells an error of the MCP server from one of the daemon.
 const ERROR_SOURCE: &str = "x-stdiod-error-source";
 
@@ -36,6 +36,16 @@ pub enum Interpreted<'a> {
 /// What a request asks, if whoever sends it may ask that.
 pub fn interpret<'a>(request: &Request<'a>, tokens: &Tokens, peer: &Peer) -> Result<Interpreted<'a>, Fault> {
     let route = route::route(request.method, &request.path)?;
+    if let Route::Mcp(server, door) = route {
+        let ask = match identify(request, tokens, peer, Need::Call) {
+            Ok(who) => mcp::interpret(request, door).map(|ask| (who, ask)),
+            Err(fault) => Err(mcp::refuse(None, &fault)),
+        };
+        return Ok(match ask {
+            Ok((who, ask)) => Interpreted::Ask { who, ask: Ask::Mcp { server, ask } },
+            Err(response) => Interpreted::Direct(response),
+        });
+    }
     let who = identify(request, tokens, peer, route.needs())?;
     let mut query = Query::of(request, known_query(&route))?;
     let ask = match route {
@@ -73,6 +83,7 @@ pub fn interpret<'a>(request: &Request<'a>, tokens: &Tokens, peer: &Peer) -> Res
             return Ok(Interpreted::Direct(response(200, EVENTS, Vec::new())));
         }
         Route::Events => Ask::News,
+        Route::Mcp(..) => unreachable!("taken before"),
         Route::TokenCreate => token_create(json_body(request)?, &who)?,
         Route::TokenList => Ask::TokenList,
         Route::TokenRevoke(name) => Ask::TokenRevoke { name },
@@ -114,6 +125,7 @@ fn known_query(route: &Route) -> &'static [&'static str] {
         | Route::Start(_)
         | Route::Tools(_)
         | Route::Events
+        | Route::Mcp(..)
         | Route::TokenCreate
         | Route::TokenList
         | Route::TokenRevoke(_) => &[],
@@ -270,7 +282,7 @@ fn names(field: Field, max: usize, rule: fn(&str) -> Result<String, String>) -> 
 
 // --- answers --------------------------------------------------------------------------------------------------------
 
-/// `Answer::Follow` gives the head and the first events of a stream; whoever writes it leaves it open.
+/// `Answer::Stream` gives the head and the first events of a stream; whoever writes it leaves it open.
 pub fn render(answer: Answer) -> Response {
     match answer {
         Answer::Result(result) => response(200, JSON, framed(br#"{"result":"#, &result, br#","error":null}"#)),
@@ -292,13 +304,6 @@ pub fn render(answer: Answer) -> Response {
             let entries: Vec<_> = entries.iter().map(LogObject::of).collect();
             response(200, JSON, to_json(&json!({ "entries": entries })))
         }
-        Answer::Follow { entries } => {
-            let mut body = Vec::new();
-            for entry in &entries {
-                sse::event(&mut body, None, None, &render_log_event(entry));
-            }
-            Response { headers: vec![("Cache-Control", "no-store".into())], ..response(200, EVENTS, body) }
-        }
         Answer::News(all) => {
             let mut body = Vec::new();
             for news in &all {
@@ -306,6 +311,10 @@ pub fn render(answer: Answer) -> Response {
             }
             Response { headers: vec![("Cache-Control", "no-store".into())], ..response(200, EVENTS, body) }
         }
+        Answer::Stream { session, events } => mcp::stream(session, &events),
+        Answer::Message { status, session, body } => mcp::message(status, session, body),
+        Answer::Accepted => mcp::accepted(),
+        Answer::SessionEnded => response(204, "", Vec::new()),
         Answer::Ready { ready: true, .. } => response(200, JSON, br#"{"status":"ready"}"#.to_vec()),
         Answer::Ready { ready: false, reasons } => {
             let why = format!("not ready: {}", reasons.join("; "));
@@ -840,8 +849,9 @@ mod tests {
         let as_json = body(&render(Answer::Logs { entries: entries.clone(), format: LogFormat::Json }));
         assert_eq!(as_json["entries"][0], first);
         assert_eq!(as_json["entries"][1]["text"], json!(entries[1].text));
-        let events = render(Answer::Follow { entries: entries.clone() });
-        assert_eq!(events.content_type, EVENTS);
+        let stream = entries.iter().cloned().map(crate::core::contract::StreamEvent::Log).collect();
+        let events = render(Answer::Stream { session: None, events: stream });
+        assert_eq!(events.content_type, "text/event-stream");
         let event = |entry| [b"data: ", render_log_event(entry).as_slice(), b"\n\n"].concat();
         assert_eq!(events.body, [event(&entries[0]), event(&entries[1])].concat());
     }

@@ -3,6 +3,7 @@
 
 use crate::api::auth::Need;
 use crate::api::fault::{Code, Fault};
+use crate::api::mcp::Door;
 use crate::api::register::server_name;
 use crate::core::contract::ServerRef;
 use crate::ids::{ServerId, Uuid};
@@ -24,6 +25,8 @@ pub enum Route {
     Logs(ServerRef),
     Tools(ServerRef),
     Events,
+    /// MCP over HTTP; none: all servers at once.
+    Mcp(Option<ServerRef>, Door),
     TokenCreate,
     TokenList,
     TokenRevoke(String),
@@ -33,6 +36,8 @@ pub const SERVERS: &str = "/api/v1/mcp/servers";
 /// The same under its other name.
 pub const HOSTED: &str = "/api/v1/mcp/hosted";
 pub const EVENTS: &str = "/api/v1/mcp/events";
+/// MCP endpoints under their short names.
+pub const MCP: &str = "/mcp";
 pub const TOKENS: &str = "/api/v1/tokens";
 
 type Fixed = fn() -> Route;
@@ -51,6 +56,17 @@ const FIXED: &[Endpoint<Fixed>] = &[
     Endpoint { path: EVENTS, allow: "GET, HEAD", methods: &[(Method::Get, || Route::Events)] },
     Endpoint { path: "/healthz", allow: "GET, HEAD", methods: &[(Method::Get, || Route::Healthz)] },
     Endpoint { path: "/readyz", allow: "GET, HEAD", methods: &[(Method::Get, || Route::Readyz)] },
+    Endpoint {
+        path: MCP,
+        allow: "GET, POST, DELETE",
+        methods: &[
+            (Method::Post, || Route::Mcp(None, Door::Main)),
+            (Method::Get, || Route::Mcp(None, Door::Main)),
+            (Method::Delete, || Route::Mcp(None, Door::Main)),
+        ],
+    },
+    Endpoint { path: "/sse", allow: "GET", methods: &[(Method::Get, || Route::Mcp(None, Door::OldStream))] },
+    Endpoint { path: "/messages", allow: "POST", methods: &[(Method::Post, || Route::Mcp(None, Door::OldPost))] },
     Endpoint {
         path: TOKENS,
         allow: "GET, HEAD, POST",
@@ -73,7 +89,25 @@ const OF_SERVER: &[Endpoint<OfServer>] = &[
     Endpoint { path: "/start", allow: "POST", methods: &[(Method::Post, Route::Start)] },
     Endpoint { path: "/logs", allow: "GET, HEAD", methods: &[(Method::Get, Route::Logs)] },
     Endpoint { path: "/tools", allow: "GET, HEAD", methods: &[(Method::Get, Route::Tools)] },
+    Endpoint { path: "/mcp", allow: "GET, POST, DELETE", methods: MAIN },
+    Endpoint { path: "/sse", allow: "GET", methods: OLD_STREAM },
+    Endpoint { path: "/messages", allow: "POST", methods: OLD_POST },
 ];
+
+/// What follows `/mcp/:id`.
+const OF_SHORT: &[Endpoint<OfServer>] = &[
+    Endpoint { path: "", allow: "GET, POST, DELETE", methods: MAIN },
+    Endpoint { path: "/sse", allow: "GET", methods: OLD_STREAM },
+    Endpoint { path: "/messages", allow: "POST", methods: OLD_POST },
+];
+
+const MAIN: &[(Method, OfServer)] = &[
+    (Method::Post, |server| Route::Mcp(Some(server), Door::Main)),
+    (Method::Get, |server| Route::Mcp(Some(server), Door::Main)),
+    (Method::Delete, |server| Route::Mcp(Some(server), Door::Main)),
+];
+const OLD_STREAM: &[(Method, OfServer)] = &[(Method::Get, |server| Route::Mcp(Some(server), Door::OldStream))];
+const OLD_POST: &[(Method, OfServer)] = &[(Method::Post, |server| Route::Mcp(Some(server), Door::OldPost))];
 
 const OF_TOKEN: Endpoint<OfToken> =
     Endpoint { path: "", allow: "DELETE", methods: &[(Method::Delete, Route::TokenRevoke)] };
@@ -84,6 +118,11 @@ pub fn route(method: Method, path: &str) -> Result<Route, Fault> {
     let trimmed = path.strip_suffix('/').unwrap_or(path);
     if let Some((id, rest)) = member_of(SERVERS, trimmed).or_else(|| member_of(HOSTED, trimmed)) {
         let endpoint = OF_SERVER.iter().find(|endpoint| endpoint.path == rest).ok_or_else(|| nothing_at(path))?;
+        let make = endpoint.pick(method, path)?;
+        return Ok(make(server_ref(id)?));
+    }
+    if let Some((id, rest)) = member_of(MCP, trimmed) {
+        let endpoint = OF_SHORT.iter().find(|endpoint| endpoint.path == rest).ok_or_else(|| nothing_at(path))?;
         let make = endpoint.pick(method, path)?;
         return Ok(make(server_ref(id)?));
     }
@@ -115,7 +154,9 @@ fn server_ref(id: &str) -> Result<ServerRef, Fault> {
 
 impl<Make: Copy> Endpoint<Make> {
     fn pick(&self, method: Method, path: &str) -> Result<Make, Fault> {
-        let asked = if method == Method::Head { Method::Get } else { method };
+        // A stream has no head to be asked for.
+        let head = method == Method::Head && self.allow.contains("HEAD");
+        let asked = if head { Method::Get } else { method };
         self.methods.iter().find(|(method, _)| *method == asked).map(|(_, make)| *make).ok_or_else(|| Fault {
             allow: Some(self.allow),
             ..Fault::new(Code::MethodNotAllowed, format!("{} allows {}", shown(path), self.allow))
@@ -145,7 +186,7 @@ impl Route {
             | Route::Restart(_)
             | Route::Stop(_)
             | Route::Start(_) => Need::Write,
-            Route::Call(_) => Need::Call,
+            Route::Call(_) | Route::Mcp(..) => Need::Call,
             Route::Tools(_) => Need::ReadOrCall,
             Route::TokenList => Need::TokensRead,
             Route::TokenCreate | Route::TokenRevoke(_) => Need::TokensWrite,
@@ -227,7 +268,8 @@ mod tests {
             "/api/v1/mcp/servers/a//call",
             "/api/v1/mcp/servers/a/call/x",
             "/api/v1/mcp/servers/a/calls",
-            "/api/v1/mcp/servers/a/mcp",
+            "/api/v1/mcp/servers/a/mcp/x",
+            "/mcp/a/b",
             "/api/v1/tokens/a/b",
             "/metrics",
             "/openapi.json",
@@ -254,6 +296,8 @@ mod tests {
             ("/api/v1/mcp/servers/a/start", "POST"),
             ("/api/v1/mcp/servers/a/logs", "GET, HEAD"),
             ("/api/v1/mcp/servers/a/tools", "GET, HEAD"),
+            ("/api/v1/mcp/servers/a/sse", "GET"),
+            ("/mcp/a/messages", "POST"),
             ("/api/v1/tokens", "GET, HEAD, POST"),
             ("/api/v1/tokens/a", "DELETE"),
         ] {

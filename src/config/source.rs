@@ -33,6 +33,7 @@ const KEYS: &[Key] = &[
     key("allow_host_network"),
     key("insecure_registries"),
     key("default_registry"),
+    key("tool_separator"),
 ];
 /// Only in the file: a table per provider does not fit a variable.
 const PROVIDERS: &str = "providers";

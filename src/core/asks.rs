@@ -4,19 +4,24 @@
 use crate::api::auth::{self, Principal};
 use crate::api::fault::{Code, Fault};
 use crate::api::register;
-use crate::core::contract::{Answer, Ask, Change, LogFormat, Output, ServerRef, StoreOp, Token};
+use crate::core::contract::{Answer, Ask, Change, LogFormat, Output, ServerRef, StoreOp, StreamEvent, Token};
 use crate::core::definition::Definition;
 use crate::core::lifecycle::{Event, State};
+use crate::core::listings::Listing;
 use crate::core::outbox::{ChangeKind, Pending};
 use crate::core::parked::WaitOn;
 use crate::core::server::Server;
-use crate::core::{Core, Phase, status_is};
+use crate::core::{Core, Phase, Timer, status_is};
 use crate::ids::{ConnId, ServerId};
-use crate::limits::{FOLLOWERS_MAX, SERVERS_MAX, STOP_GRACE, STORE_WAIT, TOKENS_MAX};
+use crate::limits::{FOLLOWERS_MAX, KEEP_ALIVE, SERVERS_MAX, STOP_GRACE, STORE_WAIT, TOKENS_MAX};
 use std::sync::Arc;
 
 impl Core {
     pub(super) fn asked(&mut self, conn: ConnId, who: &Principal, ask: Ask<'_>) {
+        if let (Ask::Mcp { .. }, Phase::Running) = (&ask, self.phase) {
+            let Ask::Mcp { server, ask } = ask else { unreachable!("just matched") };
+            return self.mcp(conn, who, server.as_ref(), ask);
+        }
         if let Ask::Ready = ask {
             let answer = self.readiness();
             self.outputs.push_back(Output::Answer { conn, answer });
@@ -64,8 +69,9 @@ impl Core {
             Ask::News => self.watch_news(conn, who).map(Some),
             Ask::Tools { server } => {
                 let id = self.find(&server, who)?;
-                Ok(Some(Answer::Tools(self.servers[&id].tools.clone())))
+                Ok(Some(Answer::Tools(self.servers[&id].list(Listing::Tools).text.clone())))
             }
+            Ask::Mcp { .. } => unreachable!("taken before"),
             Ask::Ready => unreachable!("answered before any phase is looked at"),
             Ask::TokenCreate { name, scopes, servers } => self.token_create(conn, name, scopes, servers).map(|()| None),
             Ask::TokenList => Ok(Some(Answer::Tokens(self.tokens.list().cloned().collect()))),
@@ -74,13 +80,14 @@ impl Core {
     }
 
     /// A server that is there and that this caller may see; otherwise both look the same.
-    fn find(&self, server: &ServerRef, who: &Principal) -> Result<ServerId, Fault> {
+    pub(super) fn find(&self, server: &ServerRef, who: &Principal) -> Result<ServerId, Fault> {
         let (id, asked) = match server {
             ServerRef::Id(id) => (Some(*id), id.to_string()),
             ServerRef::Name(name) => (self.names.get(name).copied(), name.clone()),
         };
         id.and_then(|id| self.servers.get(&id))
-            .filter(|server| server.removing.is_none() && who.may_see(&server.definition.name))
+            .filter(|server| server.parent.is_none() && server.removing.is_none())
+            .filter(|server| who.may_see(&server.definition.name))
             .map(|server| server.id)
             .ok_or_else(|| Fault::new(Code::NotFound, format!("there is no server {asked}")))
     }
@@ -89,7 +96,8 @@ impl Core {
         let mut found: Vec<&Server> = self
             .servers
             .values()
-            .filter(|server| server.removing.is_none() && who.may_see(&server.definition.name))
+            .filter(|server| server.parent.is_none() && server.removing.is_none())
+            .filter(|server| who.may_see(&server.definition.name))
             .filter(|server| status.is_none_or(|wanted| status_is(server, wanted)))
             .filter(|server| name.is_none_or(|wanted| server.definition.name == wanted))
             .collect();
@@ -133,7 +141,8 @@ impl Core {
         }
         server.followers.push(conn);
         self.parked.park(conn, WaitOn::Log(id));
-        Ok(Answer::Follow { entries })
+        self.deadlines.set(Timer::Stream(conn), self.now.mono_ms + KEEP_ALIVE.as_millis() as u64);
+        Ok(Answer::Stream { session: None, events: entries.into_iter().map(StreamEvent::Log).collect() })
     }
 
     // --- changes ----------------------------------------------------------------------------------------------------
@@ -181,6 +190,9 @@ impl Core {
         let server = self.changeable(id)?;
         if server.desired_up == up {
             let event = if up { Event::Start } else { Event::Stop };
+            if !up {
+                self.retire_companion(id);
+            }
             self.advance(id, event);
             self.park_for(conn, id, up);
             return Ok(None);
@@ -213,6 +225,7 @@ impl Core {
             return Err(Fault::new(Code::ServerStopped, message));
         }
         self.servers.get_mut(&id).expect("found").restart_due = true;
+        self.retire_companion(id);
         self.advance(id, Event::Restart);
         self.park_for(conn, id, true);
         Ok(())

@@ -8,20 +8,20 @@ use crate::core::contract::{Answer, LogEntry, LogSource, Output};
 use crate::core::lifecycle::Event;
 use crate::core::log_ring::printable;
 use crate::core::parked::WaitOn;
-use crate::core::server::Hello;
+use crate::core::server::{Face, Hello};
 use crate::core::{Core, Phase, Timer};
 use crate::ids::{CallId, ConnId, InstanceId, ServerId};
-use crate::limits::{
-    LINE_MAX, LOG_LINE_MAX, QUEUED_BYTES_MAX, REQUEST_TIMEOUT_MAX, SERVER_INFO_MAX, TOOL_LIST_MAX, TOOL_LIST_TIMEOUT,
-};
+use crate::limits::{LINE_MAX, LOG_LINE_MAX, QUEUED_BYTES_MAX, REQUEST_TIMEOUT_MAX, SERVER_INFO_MAX};
 use crate::wire::jsonrpc::{self, Message, Reply, Torn};
 use crate::wire::lines::Line;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// What the daemon says of itself to every server. The version is the newest that has a handshake.
+/// What the daemon says of itself to every server: the newest version that has a handshake, and whatever any of its
+/// clients might be able to do. What a client did not declare is refused in its name (`questions.rs`).
 const INITIALIZE: &str = concat!(
-    r#"{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"stdiod","version":""#,
+    r#"{"protocolVersion":"2025-11-25","capabilities":{"roots":{"listChanged":true},"sampling":{"tools":{},"context":{}},"#,
+    r#""elicitation":{"form":{},"url":{}}},"clientInfo":{"name":"stdiod","version":""#,
     env!("CARGO_PKG_VERSION"),
     r#""}}"#
 );
@@ -40,6 +40,20 @@ impl Core {
         params: Option<&RawValue>,
         timeout_ms: Option<u64>,
     ) -> Result<(), Fault> {
+        let (call_id, _) =
+            self.submit(id, timeout_ms, Caller::Client(conn), |call| jsonrpc::request(call, method, params))?;
+        self.parked.park(conn, WaitOn::Reply(call_id));
+        Ok(())
+    }
+
+    /// Sends a call, or queues it; gives its id and the time it has. `line` makes the message for an id.
+    pub(super) fn submit(
+        &mut self,
+        id: ServerId,
+        timeout_ms: Option<u64>,
+        caller: Caller,
+        line: impl FnOnce(u64) -> Vec<u8>,
+    ) -> Result<(CallId, u64), Fault> {
         let now = self.now;
         let server = self.servers.get_mut(&id).expect("found");
         let def = &server.definition;
@@ -52,15 +66,16 @@ impl Core {
         server.admits(deadline_ms, now)?;
         let free = server.lane.waiting() == 0 && server.lane.in_flight().len() < def.max_in_flight as usize;
         let ready = server.life.ready_instance().filter(|_| free);
+        let bounded = matches!(caller, Caller::Client(_) | Caller::Mcp);
         if ready.is_none()
+            && bounded
             && (server.lane.waiting() >= def.queue_max as usize || self.calls.queued_bytes() > QUEUED_BYTES_MAX)
         {
             let message = format!("{}: {} calls wait already", def.name, server.lane.waiting());
             return Err(Fault::new(Code::QueueFull, message).outcome(Outcome::NotSent).retry_after_ms(1_000));
         }
         let call_id = self.calls.mint();
-        let line = jsonrpc::request(call_id.0, method, params);
-        let caller = Caller::Client(conn);
+        let line = line(call_id.0);
         match ready {
             Some(instance) => {
                 self.calls.insert(call_id, Call { server: id, caller, deadline_ms, stage: Stage::Sent { instance } });
@@ -73,13 +88,12 @@ impl Core {
             }
         }
         let stale = server.last_used_unix_ms.is_none_or(|at| now.unix_ms.saturating_sub(at) > LAST_USED_STEP_MS);
-        if stale {
+        if stale && bounded {
             server.last_used_unix_ms = Some(now.unix_ms);
             self.outbox_mark(id);
         }
-        self.parked.park(conn, WaitOn::Reply(call_id));
         self.deadlines.set(Timer::Call(call_id), deadline_ms);
-        Ok(())
+        Ok((call_id, timeout_ms))
     }
 
     /// Writes as many waiting calls as the server takes at once.
@@ -120,10 +134,13 @@ impl Core {
 
     pub(super) fn greet(&mut self, id: ServerId, instance: InstanceId) {
         // No deadline of its own: the state's holds.
-        self.own_call(id, instance, Caller::Handshake, "initialize", INITIALIZE, None);
+        match self.servers[&id].parent {
+            Some(_) => self.greet_companion(id, instance),
+            None => self.own_call(id, instance, Caller::Handshake, "initialize", INITIALIZE, None),
+        }
     }
 
-    fn own_call(
+    pub(super) fn own_call(
         &mut self,
         id: ServerId,
         instance: InstanceId,
@@ -143,25 +160,35 @@ impl Core {
         self.outputs.push_back(Output::Write { instance, bytes });
     }
 
-    fn greeted(&mut self, id: ServerId, instance: InstanceId, hello: Hello, is_mcp: bool) {
-        self.servers.get_mut(&id).expect("its instance lives").hello = Some(hello);
+    fn greeted(&mut self, id: ServerId, instance: InstanceId, hello: Hello, face: Option<Face>) {
+        let server = self.servers.get_mut(&id).expect("its instance lives");
+        let is_mcp = face.is_some();
+        server.face = Some(face.unwrap_or_else(|| Face::of_plain_server(&server.definition.name)));
+        server.hello = Some(hello);
         if is_mcp {
             let bytes = jsonrpc::notification("notifications/initialized", None);
             self.outputs.push_back(Output::Write { instance, bytes });
         }
         // First in the lane, so that clients which wait already do not overtake it.
-        self.own_call(id, instance, Caller::ToolList, "tools/list", "{}", Some(TOOL_LIST_TIMEOUT.as_millis() as u64));
+        self.first_tools(id, instance);
         self.advance(id, Event::Greeted);
+        self.fetch_rest(id);
+        if is_mcp {
+            self.reapply(id);
+        }
     }
 
     fn handshake_ended(&mut self, id: ServerId, instance: InstanceId, reply: Reply<'_>) {
+        if let Some(parent) = self.servers.get(&id).and_then(|server| server.parent) {
+            return self.discovered(id, instance, parent, &reply);
+        }
         match reply {
             Reply::Result(result) => match parse_hello(result) {
-                Some(hello) => self.greeted(id, instance, hello, true),
+                Some((hello, face)) => self.greeted(id, instance, hello, Some(face)),
                 None => self.advance(id, Event::Jilted("its answer to initialize is no object".to_string())),
             },
             // The small servers of the hosting guide know no handshake; they are plain JSON-RPC and welcome.
-            Reply::Error { code: METHOD_NOT_FOUND, .. } => self.greeted(id, instance, Hello::default(), false),
+            Reply::Error { code: METHOD_NOT_FOUND, .. } => self.greeted(id, instance, Hello::default(), None),
             Reply::Error { code, raw } => {
                 let said = printable(&raw.get().as_bytes()[..raw.get().len().min(512)]);
                 self.advance(id, Event::Jilted(format!("it refused initialize with {code}: {said}")));
@@ -183,17 +210,14 @@ impl Core {
                     self.heard(id);
                     self.replied(id, instance, CallId(wire_id), body);
                 }
-                Some(Message::Request { id: asked, method, .. }) => {
+                Some(Message::Request { id: asked, method, params }) => {
                     self.heard(id);
-                    let bytes = match &*method {
-                        "ping" => jsonrpc::result_reply(asked, "{}"),
-                        other => {
-                            jsonrpc::error_reply(asked, METHOD_NOT_FOUND, &format!("no client here takes {other}"))
-                        }
-                    };
-                    self.outputs.push_back(Output::Write { instance, bytes });
+                    self.asked_by_server(id, instance, asked, &method, params);
                 }
-                Some(Message::Notification { .. }) => self.heard(id),
+                Some(Message::Notification { method, params }) => {
+                    self.heard(id);
+                    self.notified(id, instance, &method, params);
+                }
                 Some(Message::Stray) | None => self.noise(id, instance, bytes),
             },
             Line::TooLong { head, tail } => self.too_long(id, instance, head, tail),
@@ -224,17 +248,18 @@ impl Core {
                 self.take_call(call_id);
                 self.handshake_ended(id, instance, reply);
             }
-            Caller::ToolList => {
+            Caller::List(list) => {
                 if let Some(pulse) = &mut self.servers.get_mut(&id).expect("it replied").pulse {
                     pulse.answered();
                 }
-                if let Reply::Result(raw) = reply
-                    && raw.get().len() <= TOOL_LIST_MAX
-                {
-                    self.servers.get_mut(&id).expect("it replied").tools = Some(raw.get().as_bytes().to_vec());
-                }
                 self.take_call(call_id);
+                self.listed(id, list, &reply);
             }
+            Caller::Mcp => {
+                self.take_call(call_id);
+                self.errand_replied(call_id, &reply);
+            }
+            Caller::Own => _ = self.take_call(call_id),
         }
     }
 
@@ -286,8 +311,12 @@ impl Core {
 
     fn end_call(&mut self, call_id: CallId, answer: Answer) {
         let Some(call) = self.take_call(call_id) else { return };
-        if let Caller::Client(conn) = call.caller {
-            self.answer(conn, answer);
+        match (call.caller, &answer) {
+            (Caller::Client(conn), _) => self.answer(conn, answer),
+            (Caller::Mcp, Answer::Refused(fault)) => self.errand_failed(call_id, fault),
+            (Caller::Mcp, _) => unreachable!("replies to MCP clients go another way"),
+            (Caller::List(list), _) => self.list_ended(call.server, list),
+            (Caller::Handshake | Caller::Own, _) => {}
         }
     }
 
@@ -315,9 +344,9 @@ impl Core {
     }
 
     /// The client has left: the server is told, and the slot is free.
-    pub(super) fn abandon_call(&mut self, call_id: CallId) {
+    pub(super) fn abandon_call(&mut self, call_id: CallId, why: &str) {
         if let Some(Call { stage: Stage::Sent { instance }, .. }) = self.calls.get(call_id) {
-            let bytes = jsonrpc::cancelled(call_id.0, "the client has disconnected");
+            let bytes = jsonrpc::cancelled(call_id.0, why);
             self.outputs.push_back(Output::Write { instance: *instance, bytes });
         }
         self.take_call(call_id);
@@ -335,18 +364,43 @@ fn bad_output(message: &str) -> Fault {
     Fault::new(Code::BadServerOutput, message).outcome(Outcome::SentUnknown)
 }
 
-fn parse_hello(result: &RawValue) -> Option<Hello> {
+fn parse_hello(result: &RawValue) -> Option<(Hello, Face)> {
     #[derive(Deserialize)]
     struct Wire<'a> {
         #[serde(rename = "protocolVersion")]
         protocol_version: Option<String>,
         #[serde(rename = "serverInfo", borrow)]
         server_info: Option<&'a RawValue>,
+        #[serde(borrow)]
+        capabilities: Option<&'a RawValue>,
+        #[serde(borrow)]
+        instructions: Option<&'a RawValue>,
     }
     let wire: Wire<'_> = serde_json::from_str(result.get()).ok()?;
     let small = |raw: &&RawValue| raw.get().len() <= SERVER_INFO_MAX;
-    Some(Hello {
+    let object = |raw: Option<&RawValue>| match raw.filter(small) {
+        Some(raw) if raw.get().starts_with('{') => raw.get().to_string(),
+        Some(_) | None => "{}".to_string(),
+    };
+    let face = Face {
+        capabilities: object(wire.capabilities),
+        server_info: object(wire.server_info),
+        instructions: wire.instructions.filter(small).map(|raw| raw.get().to_string()).filter(|text| text != "null"),
+    };
+    let hello = Hello {
         server_info: wire.server_info.filter(small).map(|raw| raw.get().as_bytes().to_vec()),
         protocol_version: wire.protocol_version.filter(|version| version.len() <= 64),
-    })
+    };
+    Some((hello, face))
+}
+
+impl Face {
+    /// A server that knows no handshake has said nothing of itself; what it most likely has are tools.
+    fn of_plain_server(name: &str) -> Face {
+        Face {
+            capabilities: r#"{"tools":{}}"#.to_string(),
+            server_info: serde_json::json!({ "name": name, "version": "0" }).to_string(),
+            instructions: None,
+        }
+    }
 }

@@ -2,6 +2,7 @@
 //! wait; per server a FIFO of what is not yet sent and the set of what is. Invariant: a call leaves the table exactly
 //! once, by `take`, and whoever takes it owes its caller an answer.
 
+use crate::core::listings::Listing;
 use crate::ids::{CallId, ConnId, InstanceId, ServerId};
 use std::collections::{HashMap, VecDeque};
 
@@ -17,10 +18,14 @@ pub struct Call {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caller {
     Client(ConnId),
+    /// An MCP client; `Core::errands` knows which.
+    Mcp,
+    /// Nobody: the daemon's own, and nothing depends on the answer.
+    Own,
     /// The daemon's own `initialize`.
     Handshake,
-    /// The daemon's own `tools/list`.
-    ToolList,
+    /// The daemon's own question for a list.
+    List(Listing),
 }
 
 #[derive(Debug)]
@@ -51,6 +56,13 @@ impl Calls {
 
     pub fn get(&self, id: CallId) -> Option<&Call> {
         self.table.get(&id)
+    }
+
+    /// False: it has ended.
+    pub fn postpone(&mut self, id: CallId, deadline_ms: u64) -> bool {
+        let Some(call) = self.table.get_mut(&id) else { return false };
+        call.deadline_ms = deadline_ms;
+        true
     }
 
     /// Hands out the line of a queued call, which is `Sent` from here on.

@@ -125,6 +125,12 @@ impl Core {
             (true, ChangeKind::Patch) if restart && !is_at_rest(self.servers[&id].life.state()) => Event::Restart,
             (true, _) => Event::Start,
         };
+        if event != Event::Start {
+            self.retire_companion(id);
+        }
+        if matches!(kind, ChangeKind::Start | ChangeKind::Stop) {
+            self.offer_changed(id);
+        }
         self.advance(id, event);
         if waiting {
             self.park_for(conn, id, up && hosting);
@@ -139,6 +145,8 @@ impl Core {
             let grace_ms = (STOP_GRACE + SHUTDOWN_GRACE).as_millis() as u64;
             self.park(conn, WaitOn::Gone(id), self.now.mono_ms + grace_ms);
         }
+        self.retire_companion(id);
+        self.offer_changed(id);
         // `Failed` has no instance but is no `Down` either; a stop makes it one.
         self.advance(id, Event::Stop);
     }
@@ -146,20 +154,22 @@ impl Core {
     /// The last of a removed server: its record is gone and so is its container.
     pub(super) fn forget(&mut self, id: ServerId) {
         let Some(server) = self.servers.remove(&id) else { return };
+        self.deadlines.cancel(super::Timer::State(id));
+        if server.parent.is_some() {
+            return;
+        }
         let name = server.definition.name.clone();
         log::info!("server={name} id={id} removed");
         self.names.remove(&name);
+        self.forget_clients(id);
         self.outbox.forget(id);
-        self.deadlines.cancel(super::Timer::State(id));
-        self.deadlines.cancel(super::Timer::Pulse(id));
         self.tell_presence(&server, "removed");
         self.outputs.push_back(Output::LogRemove { server: id });
         for (conn, _) in self.parked.on_server(id) {
             self.answer(conn, Answer::Deleted);
         }
         for conn in server.followers {
-            self.parked.release(conn);
-            self.outputs.push_back(Output::EndStream { conn });
+            self.close_conn(conn);
         }
         if server.removing == Some(true) {
             self.outputs.push_back(Output::RemoveVolumes { name });

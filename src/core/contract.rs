@@ -7,10 +7,13 @@
 use crate::api::auth::Principal;
 use crate::api::fault::Fault;
 use crate::core::definition::{Definition, PullPolicy};
-use crate::ids::{ConnId, InstanceId, PullId, ServerId, StoreSeq};
+use crate::core::event_log::EventId;
+use crate::ids::{ConnId, InstanceId, PullId, ServerId, SessionId, StoreSeq};
+use crate::wire::jsonrpc::Message;
 use crate::wire::lines::Line;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// The time, read once per turn: `mono_ms` for every wait, `unix_ms` only to be shown.
@@ -67,8 +70,8 @@ pub enum Input<'a> {
 pub enum Output {
     // --- clients
     Answer { conn: ConnId, answer: Answer },
-    /// One more event on a stream that was opened with `Answer::Follow`.
-    Stream { conn: ConnId, entry: LogEntry },
+    /// One more event on a stream that was opened with `Answer::Stream`.
+    Event { conn: ConnId, event: StreamEvent },
     /// One more on a stream that was opened with `Answer::News`.
     News { conn: ConnId, news: Arc<News> },
     /// No more will come on that stream.
@@ -131,10 +134,48 @@ pub enum Ask<'a> {
     /// The lifecycle of all servers that the client may see, as it happens.
     News,
     Tools { server: ServerRef },
+    /// MCP over HTTP; none: the endpoint that offers all servers at once.
+    Mcp { server: Option<ServerRef>, ask: McpAsk<'a> },
     Ready,
     TokenCreate { name: String, scopes: Vec<String>, servers: Vec<String> },
     TokenList,
     TokenRevoke { name: String },
+}
+
+/// What an MCP client does at an endpoint, once the rules of HTTP are satisfied.
+#[rustfmt::skip] // one line a word
+#[derive(Debug)]
+pub enum McpAsk<'a> {
+    /// Messages of a version that has sessions; more than one only in a batch. None: an `initialize`.
+    Post { session: Option<SessionId>, takes: Takes, batch: bool, messages: Vec<Message<'a>> },
+    /// A request of the version without sessions. Its headers agree with its body, but for those that a tool names.
+    Stateless { request: Stateless<'a>, takes: Takes },
+    /// The stream of what no request of the client has asked for, or the rest of a stream that was lost.
+    Listen { session: SessionId, after: Option<EventId> },
+    End { session: SessionId },
+    /// The stream of the oldest version: its first event names where to post to.
+    OldStream { post_to: String },
+    OldPost { session: SessionId, message: Message<'a> },
+}
+
+#[derive(Debug)]
+pub struct Stateless<'a> {
+    pub id: &'a RawValue,
+    pub method: Cow<'a, str>,
+    pub params: &'a RawValue,
+    /// Of its `_meta`, as it came.
+    pub capabilities: &'a RawValue,
+    pub log_level: Option<String>,
+    /// `Mcp-Param-*`: the part of the name after the prefix, and the value.
+    pub param_headers: Vec<(String, String)>,
+}
+
+/// Which kinds of answer a client takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Takes {
+    Json,
+    Stream,
+    Either,
 }
 
 /// A new definition of a server, made from its present one; `enabled` stops or starts it.
@@ -164,16 +205,40 @@ pub enum Answer {
     /// The cached answer to `tools/list`, or none: the server has not told its tools yet.
     Tools(Option<Vec<u8>>),
     Logs { entries: Vec<LogEntry>, format: LogFormat },
-    /// As `Logs`, and the connection stays open for `Output::Stream`.
-    Follow { entries: Vec<LogEntry> },
     /// The present state of each server; the connection stays open for `Output::News`.
     News(Vec<News>),
+    /// The first events of a stream; the connection stays open for `Output::Event`.
+    Stream { session: Option<SessionId>, events: Vec<StreamEvent> },
+    /// A JSON-RPC message to an MCP client.
+    Message { status: u16, session: Option<SessionId>, body: Vec<u8> },
+    /// Messages of an MCP client that need no answer.
+    Accepted,
+    SessionEnded,
     Ready { ready: bool, reasons: Vec<String> },
     /// The only time the token itself is seen.
     TokenCreated { token: Token, secret: String },
     Tokens(Vec<Token>),
     TokenRevoked,
     Refused(Fault),
+}
+
+/// What goes over an event stream, before it becomes text.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StreamEvent {
+    Log(LogEntry),
+    /// One JSON-RPC message; with an id it can be asked for again.
+    Message {
+        id: Option<EventId>,
+        data: Arc<[u8]>,
+    },
+    /// No message yet, but a place to resume from.
+    Prime {
+        id: EventId,
+    },
+    /// Where a client of the oldest version posts to.
+    Endpoint(String),
+    /// Nothing, so that nobody takes the silence for an end.
+    KeepAlive,
 }
 
 /// The status object of SPEC §2, before it becomes JSON.

@@ -8,33 +8,49 @@ pub mod contract;
 pub mod deadlines;
 pub mod definition;
 pub mod entropy;
+pub mod eras;
+pub mod event_log;
 pub mod health;
 pub mod lifecycle;
+pub mod listings;
 pub mod log_ring;
 pub mod outbox;
 pub mod parked;
 pub mod server;
+pub mod sessions;
 
+mod aggregate;
 mod asks;
 mod bridge;
 mod changes;
+mod companion;
+mod era_params;
+mod fanout;
+mod mcp;
 mod news;
+mod old_stream;
 mod pulls;
+mod questions;
 mod shutdown;
+mod voices;
+mod waiting;
+mod wishes;
+mod wording;
 
 use crate::api::auth::Tokens;
-use crate::api::fault::{Code, Fault};
 use crate::core::calls::Calls;
-use crate::core::contract::{Answer, Exit, ExitCause, Input, LastCrash, Now, Output, Snapshot, Status, StopSignal};
+use crate::core::contract::{Exit, ExitCause, Input, LastCrash, Now, Output, Snapshot, Status, StopSignal};
 use crate::core::deadlines::Deadlines;
-use crate::core::entropy::Entropy;
+use crate::core::entropy::{Entropy, Seal};
 use crate::core::lifecycle::{Action, Event, State};
+use crate::core::listings::Listing;
 use crate::core::news::Watcher;
 use crate::core::outbox::{Outbox, Pending};
-use crate::core::parked::{Parked, WaitOn};
+use crate::core::parked::Parked;
 use crate::core::pulls::Pulls;
 use crate::core::server::Server;
-use crate::ids::{CallId, ConnId, InstanceId, ServerId};
+use crate::core::sessions::{Errand, Question, Sessions, Voice};
+use crate::ids::{CallId, ConnId, InstanceId, ServerId, SessionId, VoiceId};
 use crate::limits::{RESTARTS_AT_ONCE, STARTS_AT_ONCE};
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -46,6 +62,8 @@ pub struct Settings {
     pub hosting: bool,
     /// The token of `admin.token`.
     pub admin_token_hash: [u8; 32],
+    /// Between a server's name and that of its tool, where all servers are offered at once.
+    pub separator: String,
     pub seed: [u8; 32],
 }
 
@@ -58,6 +76,10 @@ enum Timer {
     Pulse(ServerId),
     /// A client that waits for something other than a reply.
     Client(ConnId),
+    /// A connection on which nothing was said for a while.
+    Stream(ConnId),
+    /// A session that may be idle.
+    Session(SessionId),
     /// Write-behind.
     Flush,
     /// The present phase of the shutdown.
@@ -102,8 +124,16 @@ pub struct Core {
     parked: Parked,
     watchers: Vec<Watcher>,
     outbox: Outbox,
+    sessions: Sessions,
+    voices: HashMap<VoiceId, Voice>,
+    voices_minted: u64,
+    errands: HashMap<CallId, Errand>,
+    /// By the id under which the client was asked.
+    questions: HashMap<u64, Question>,
+    greetings: HashMap<ConnId, mcp::Greeting>,
     deadlines: Deadlines<Timer>,
     tokens: Tokens,
+    seal: Seal,
     entropy: Entropy,
     outputs: VecDeque<Output>,
 }
@@ -111,7 +141,8 @@ pub struct Core {
 impl Core {
     pub fn new(settings: Settings) -> Core {
         assert!(!settings.providers.is_empty(), "a daemon has a default provider, usable or not");
-        let entropy = Entropy::new(settings.seed);
+        let mut entropy = Entropy::new(settings.seed);
+        let seal = Seal::new(entropy.bytes());
         Core {
             settings,
             now: Now::default(),
@@ -129,8 +160,15 @@ impl Core {
             parked: Parked::default(),
             watchers: Vec::new(),
             outbox: Outbox::default(),
+            sessions: Sessions::default(),
+            voices: HashMap::new(),
+            voices_minted: 0,
+            errands: HashMap::new(),
+            questions: HashMap::new(),
+            greetings: HashMap::new(),
             deadlines: Deadlines::default(),
             tokens: Tokens::default(),
+            seal,
             entropy,
             outputs: VecDeque::new(),
         }
@@ -209,6 +247,8 @@ impl Core {
                 Timer::State(server) => self.state_elapsed(server),
                 Timer::Pulse(server) => self.pulse_elapsed(server),
                 Timer::Client(conn) => self.wait_timed_out(conn),
+                Timer::Stream(conn) => self.stream_elapsed(conn),
+                Timer::Session(id) => self.session_elapsed(id),
                 Timer::Flush => self.flush(),
                 Timer::Shutdown => self.shutdown_elapsed(),
             }
@@ -312,6 +352,8 @@ impl Core {
                 server.restart_count += u64::from(std::mem::take(&mut server.restart_due));
                 server.hello = None;
                 server.put_down_for = None;
+                (server.level, server.listen) = (None, None);
+                Listing::ALL.into_iter().for_each(|list| server.list_mut(list).forget_asking());
                 server.said = server::Said { late: server.said.late, ..server::Said::default() };
                 let definition = server.definition.clone();
                 let provider = definition.provider.clone().unwrap_or_else(|| self.settings.providers[0].clone());
@@ -343,7 +385,10 @@ impl Core {
                 self.launching.remove(&instance);
                 self.outputs.push_back(Output::Discard { instance });
             }
-            Action::Crashed { instance, exit } => self.crashed(id, instance, exit),
+            Action::Crashed { instance, exit } => {
+                self.crashed(id, instance, exit);
+                self.companion_failed(id);
+            }
             Action::Fault { message, launch } => {
                 log::warn!("server={} fault: {message}", server.definition.name);
                 server.last_error = Some(message.clone());
@@ -356,6 +401,7 @@ impl Core {
                 if launch {
                     self.answer_ready_waits(id);
                 }
+                self.companion_failed(id);
             }
             Action::Deadline { at_ms: Some(at_ms) } => self.deadlines.set(Timer::State(id), at_ms),
             Action::Deadline { at_ms: None } => self.deadlines.cancel(Timer::State(id)),
@@ -417,110 +463,14 @@ impl Core {
             self.note(id, message);
             // It is about to be put down, but whoever waited for it should hear the reason and not the consequence.
             self.answer_ready_waits(id);
+            self.companion_failed(id);
         }
         self.advance(id, Event::Elapsed);
     }
 
-    // --- clients that wait for a server --------------------------------------------------------------------------
-
-    fn park(&mut self, conn: ConnId, on: WaitOn, until_ms: u64) {
-        self.parked.park(conn, on);
-        self.deadlines.set(Timer::Client(conn), until_ms);
-    }
-
-    /// Gives a waiting client its one answer. One that is gone, or has had it, gets nothing.
-    fn answer(&mut self, conn: ConnId, answer: Answer) {
-        if self.parked.release(conn).is_some() {
-            self.deadlines.cancel(Timer::Client(conn));
-            self.outputs.push_back(Output::Answer { conn, answer });
-        }
-    }
-
-    fn refuse(&mut self, conn: ConnId, fault: Fault) {
-        self.answer(conn, Answer::Refused(fault));
-    }
-
-    fn status_answer(&self, id: ServerId, registered: bool) -> Answer {
-        match self.servers.get(&id) {
-            Some(server) if server.removing.is_none() => {
-                let view = Box::new(server.view(&self.settings.providers[0], self.now));
-                if registered { Answer::Registered(view) } else { Answer::Status(view) }
-            }
-            Some(_) | None => Answer::Refused(Fault::new(Code::NotFound, "the server was removed meanwhile")),
-        }
-    }
-
-    /// The server's state may be what somebody waits for.
-    fn tell_waiting(&mut self, id: ServerId) {
-        let Some(server) = self.servers.get(&id) else { return };
-        let state = server.life.state().clone();
-        for (conn, on) in self.parked.on_server(id) {
-            let over = match on {
-                WaitOn::Ready { .. } => match state {
-                    State::Ready { .. } | State::Unresponsive { .. } | State::Down | State::Failed => true,
-                    State::Waiting { looping, .. } => looping,
-                    State::Pulling
-                    | State::Due
-                    | State::Launching { .. }
-                    | State::Greeting { .. }
-                    | State::Mute { .. }
-                    | State::Stopping { .. } => false,
-                },
-                WaitOn::Down(_) => matches!(state, State::Down | State::Failed),
-                WaitOn::Gone(_) | WaitOn::Reply(_) | WaitOn::Stored(_) | WaitOn::Log(_) | WaitOn::News => false,
-            };
-            if over {
-                let answer = self.status_answer(id, matches!(on, WaitOn::Ready { registered: true, .. }));
-                self.answer(conn, answer);
-            }
-        }
-        if state == State::Down && self.servers.get(&id).is_some_and(|server| server.removing.is_some()) {
-            self.forget(id);
-        }
-    }
-
-    /// The start has failed in a way that waiting will not mend: say so at once.
-    fn answer_ready_waits(&mut self, id: ServerId) {
-        for (conn, on) in self.parked.on_server(id) {
-            if let WaitOn::Ready { registered, .. } = on {
-                let answer = self.status_answer(id, registered);
-                self.answer(conn, answer);
-            }
-        }
-    }
-
-    fn wait_timed_out(&mut self, conn: ConnId) {
-        let Some(on) = self.parked.get(conn) else { return };
-        match on {
-            WaitOn::Ready { server, registered } => {
-                let answer = self.status_answer(server, registered);
-                self.answer(conn, answer);
-            }
-            WaitOn::Down(server) => {
-                let answer = self.status_answer(server, false);
-                self.answer(conn, answer);
-            }
-            WaitOn::Stored(seq) => self.store_timed_out(conn, seq),
-            WaitOn::Gone(_) => {
-                self.refuse(conn, Fault::new(Code::Unavailable, "the server is removed, but still on its way out"));
-            }
-            WaitOn::Reply(_) | WaitOn::Log(_) | WaitOn::News => unreachable!("they have no deadline of their own"),
-        }
-    }
-
-    fn client_gone(&mut self, conn: ConnId) {
-        self.deadlines.cancel(Timer::Client(conn));
-        match self.parked.release(conn) {
-            Some(WaitOn::Reply(call)) => self.abandon_call(call),
-            Some(WaitOn::Log(id)) => {
-                if let Some(server) = self.servers.get_mut(&id) {
-                    server.followers.retain(|other| *other != conn);
-                }
-            }
-            Some(WaitOn::News) => self.stop_watching(conn),
-            // What they asked for goes on without them.
-            Some(WaitOn::Stored(_) | WaitOn::Ready { .. } | WaitOn::Down(_) | WaitOn::Gone(_)) | None => {}
-        }
+    /// Where what a server says of itself is kept: a second instance has no log of its own.
+    fn logs_of(&self, id: ServerId) -> ServerId {
+        self.servers.get(&id).and_then(|server| server.parent).filter(|id| self.servers.contains_key(id)).unwrap_or(id)
     }
 
     // --- small things ---------------------------------------------------------------------------------------------
@@ -532,6 +482,9 @@ impl Core {
     }
 
     fn outbox_mark(&mut self, id: ServerId) {
+        if self.servers.get(&id).is_some_and(|server| server.parent.is_some()) {
+            return;
+        }
         self.outbox.mark(id);
         self.schedule_flush();
     }

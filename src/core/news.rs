@@ -5,7 +5,7 @@
 use crate::api::auth::Principal;
 use crate::api::fault::{Code, Fault};
 use crate::core::Core;
-use crate::core::contract::{Answer, LogEntry, LogSource, News, NewsKind, Output, Status};
+use crate::core::contract::{Answer, LogEntry, LogSource, News, NewsKind, Output, Status, StreamEvent};
 use crate::core::lifecycle::State;
 use crate::core::parked::WaitOn;
 use crate::core::server::Server;
@@ -30,7 +30,8 @@ impl Core {
         let mut seen: Vec<&Server> = self
             .servers
             .values()
-            .filter(|server| server.removing.is_none() && who.may_see(&server.definition.name))
+            .filter(|server| server.parent.is_none() && server.removing.is_none())
+            .filter(|server| who.may_see(&server.definition.name))
             .collect();
         seen.sort_by(|a, b| a.definition.name.cmp(&b.definition.name));
         let now = seen.into_iter().map(|server| self.news_of(server, NewsKind::State, String::new())).collect();
@@ -57,6 +58,10 @@ impl Core {
     }
 
     fn broadcast(&mut self, news: News) {
+        // A second instance is nobody's business but the daemon's.
+        if self.servers.get(&news.server).is_some_and(|server| server.parent.is_some()) {
+            return;
+        }
         let news = Arc::new(news);
         for watcher in self.watchers.iter().filter(|watcher| watcher.who.may_see(&news.name)) {
             self.outputs.push_back(Output::News { conn: watcher.conn, news: Arc::clone(&news) });
@@ -106,8 +111,9 @@ impl Core {
     }
 
     fn log_entry(&mut self, id: ServerId, source: LogSource, text: String) {
+        let instance = self.servers.get(&id).and_then(|server| server.life.instance());
+        let id = self.logs_of(id);
         let Some(server) = self.servers.get_mut(&id) else { return };
-        let instance = server.life.instance();
         let entry = LogEntry { at_unix_ms: self.now.unix_ms, instance, source, text };
         server.log.push(entry.clone());
         self.stream(id, entry);
@@ -117,13 +123,15 @@ impl Core {
     pub(super) fn stream(&mut self, id: ServerId, entry: LogEntry) {
         let Some(server) = self.servers.get(&id) else { return };
         for conn in &server.followers {
-            self.outputs.push_back(Output::Stream { conn: *conn, entry: entry.clone() });
+            let event = StreamEvent::Log(entry.clone());
+            self.outputs.push_back(Output::Event { conn: *conn, event });
         }
         self.outputs.push_back(Output::LogKeep { server: id, entry });
     }
 
     pub(super) fn stderr_read(&mut self, instance: InstanceId, bytes: &[u8]) {
         let Some(id) = self.instances.get(&instance).copied() else { return };
+        let id = self.logs_of(id);
         let Some(server) = self.servers.get_mut(&id) else { return };
         for entry in server.log.stderr(instance, bytes, self.now) {
             self.stream(id, entry);
@@ -151,7 +159,8 @@ impl Core {
 
     /// Each server in a line, by name.
     pub fn summary(&self) -> Vec<String> {
-        let mut lines: Vec<String> = self.servers.values().map(|server| server.summary(self.now)).collect();
+        let own = self.servers.values().filter(|server| server.parent.is_none());
+        let mut lines: Vec<String> = own.map(|server| server.summary(self.now)).collect();
         lines.sort();
         lines
     }

@@ -1,7 +1,7 @@
 //! Clients that wait. Exactly one entry per waiting client, and four ends: answered, failed, timed out, gone. Whoever
 //! wants to answer must first `release` the client; a second answer finds nobody to give it to.
 
-use crate::ids::{CallId, ConnId, ServerId, StoreSeq};
+use crate::ids::{CallId, ConnId, ServerId, SessionId, StoreSeq, VoiceId};
 use std::collections::HashMap;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +20,12 @@ pub enum WaitOn {
     Log(ServerId),
     /// As above, for the lifecycle of all servers.
     News,
+    /// The answers to what an MCP client has posted.
+    Voice(VoiceId),
+    /// Nothing more: it hears what comes to its session.
+    Ears(SessionId),
+    /// A server to tell who it is.
+    Face(ServerId),
 }
 
 #[derive(Default)]
@@ -44,8 +50,13 @@ impl Parked {
     /// Everyone who waits for this server itself (not for a reply of it).
     pub fn on_server(&self, server: ServerId) -> Vec<(ConnId, WaitOn)> {
         let of_it = |on: &WaitOn| match on {
-            WaitOn::Ready { server: s, .. } | WaitOn::Down(s) | WaitOn::Gone(s) => *s == server,
-            WaitOn::Reply(_) | WaitOn::Stored(_) | WaitOn::Log(_) | WaitOn::News => false,
+            WaitOn::Ready { server: s, .. } | WaitOn::Down(s) | WaitOn::Gone(s) | WaitOn::Face(s) => *s == server,
+            WaitOn::Reply(_)
+            | WaitOn::Stored(_)
+            | WaitOn::Log(_)
+            | WaitOn::News
+            | WaitOn::Voice(_)
+            | WaitOn::Ears(_) => false,
         };
         let mut found: Vec<_> = self.clients.iter().filter(|(_, on)| of_it(on)).map(|(c, on)| (*c, *on)).collect();
         found.sort_by_key(|(conn, _)| *conn);

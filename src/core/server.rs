@@ -8,10 +8,14 @@ use crate::core::contract::{
     Exit, ExitCause, ImagePull, LastCrash, Now, Status, StatusView, StoredServer, StoredStatus,
 };
 use crate::core::definition::Definition;
+use crate::core::eras::{Held, Support};
 use crate::core::health::Pulse;
 use crate::core::lifecycle::{Lifecycle, State, Then};
+use crate::core::listings::{Cached, Listing};
 use crate::core::log_ring::LogRing;
+use crate::core::sessions::Level;
 use crate::ids::{ConnId, ServerId};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 pub struct Server {
@@ -25,8 +29,21 @@ pub struct Server {
     pub log: LogRing,
     pub followers: Vec<ConnId>,
     pub hello: Option<Hello>,
-    /// The last answer to `tools/list`, byte for byte.
-    pub tools: Option<Vec<u8>>,
+    /// What the last handshake told that clients are told in turn; it outlives the instance.
+    pub face: Option<Face>,
+    /// What it offers, in the order of `Listing`.
+    lists: [Cached; 4],
+    /// The server that this is a second instance of.
+    pub parent: Option<ServerId>,
+    pub support: Support,
+    /// Requests that wait for `support` to be known.
+    pub held: Vec<Held>,
+    /// The daemon's own subscription at a server without sessions.
+    pub listen: Option<u64>,
+    /// By tool: its parameters that clients repeat in a header.
+    pub header_params: HashMap<String, Vec<HeaderParam>>,
+    /// The log level that the present instance was told.
+    pub level: Option<Level>,
     pub restart_count: u64,
     /// The next launch is a restart.
     pub restart_due: bool,
@@ -57,6 +74,21 @@ pub struct Hello {
     pub protocol_version: Option<String>,
 }
 
+/// What clients of a server are told of it, as JSON text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Face {
+    pub capabilities: String,
+    pub server_info: String,
+    pub instructions: Option<String>,
+}
+
+/// A parameter of a tool and the name of its header, without the prefix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeaderParam {
+    pub property: String,
+    pub header: String,
+}
+
 /// What came from the present instance's stdout besides answers; it tells why a handshake fails.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Said {
@@ -78,7 +110,14 @@ impl Server {
             log: LogRing::default(),
             followers: Vec::new(),
             hello: None,
-            tools: None,
+            face: None,
+            lists: Default::default(),
+            parent: None,
+            support: Support::default(),
+            held: Vec::new(),
+            listen: None,
+            header_params: HashMap::new(),
+            level: None,
             restart_count: 0,
             restart_due: false,
             last_crash: None,
@@ -269,6 +308,21 @@ impl Server {
             found.push(format!("stale: silent for {silent_ms} ms"));
         }
         found
+    }
+
+    pub fn list(&self, list: Listing) -> &Cached {
+        &self.lists[list as usize]
+    }
+
+    pub fn list_mut(&mut self, list: Listing) -> &mut Cached {
+        &mut self.lists[list as usize]
+    }
+
+    /// Did the handshake name this capability?
+    pub fn offers(&self, capability: &str) -> bool {
+        let Some(face) = &self.face else { return false };
+        serde_json::from_str::<HashMap<String, serde::de::IgnoredAny>>(&face.capabilities)
+            .is_ok_and(|all| all.contains_key(capability))
     }
 
     /// Why did the handshake get no answer in time?

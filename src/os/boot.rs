@@ -91,6 +91,7 @@ fn prepare(config: &Config, file: Option<PathBuf>, filter: &'static LogFilter) -
     let core = Core::new(Settings {
         providers: provider_order(config, &runtimes),
         hosting: config.hosting_enabled,
+        separator: config.tool_separator.clone(),
         admin_token_hash: admin_token(&config.data_dir, &seed)?,
         seed: random()?,
     });

@@ -3,9 +3,10 @@
 
 use crate::api::auth::Peer;
 use crate::api::fault::{Code, Fault};
+use crate::api::mcp;
 use crate::api::rest::{self, Interpreted};
 use crate::core::Core;
-use crate::core::contract::{Answer, Ask, Input, LogEntry, News, Now};
+use crate::core::contract::{Answer, Ask, Input, News, Now, StreamEvent};
 use crate::core::definition::{PullPolicy, Source as RootfsSource};
 use crate::ids::ConnId;
 use crate::limits::CONNECTIONS_MAX;
@@ -16,7 +17,6 @@ use crate::sandbox::registry::reference::reference;
 use crate::sandbox::registry::{PullError, Registries};
 use crate::wire::http_in::{Method, Step};
 use crate::wire::http_out::{self, Framing, Response};
-use crate::wire::sse;
 use mio::{Interest, Registry};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -172,7 +172,7 @@ impl Clients {
     // --- out --------------------------------------------------------------------------------------------------------
 
     pub fn answer(&mut self, id: ConnId, answer: Answer, now: Now) {
-        let streams = matches!(answer, Answer::Follow { .. } | Answer::News(_));
+        let streams = matches!(answer, Answer::Stream { .. } | Answer::News(_));
         let response = rest::render(answer);
         match streams {
             true => self.open_stream(id, &response),
@@ -199,7 +199,7 @@ impl Clients {
         }
     }
 
-    /// The answer begins, and goes on with `stream` until one side ends it.
+    /// The answer begins, and goes on with `event` until one side ends it.
     fn open_stream(&mut self, id: ConnId, first: &Response) {
         let Some(client) = self.map.get_mut(&id) else { return };
         client.doing = Doing::Streaming;
@@ -208,10 +208,10 @@ impl Clients {
         self.push(id, &first.body);
     }
 
-    pub fn stream(&mut self, id: ConnId, entry: &LogEntry) {
-        let mut event = Vec::new();
-        sse::event(&mut event, None, None, &rest::render_log_event(entry));
-        self.push(id, &event);
+    pub fn event(&mut self, id: ConnId, event: &StreamEvent) {
+        let mut text = Vec::new();
+        mcp::event(&mut text, event);
+        self.push(id, &text);
     }
 
     pub fn news(&mut self, id: ConnId, news: &News) {

@@ -106,7 +106,7 @@ impl Instances {
             message: format!("the launcher could not be started: {e}"),
         };
         let container_id = format!("{}-{instance}", self.boot_id);
-        let (pipes, far) = Pipes::open(instance, registry).map_err(internal)?;
+        let (pipes, far) = Pipes::open(instance, definition.framing, registry).map_err(internal)?;
         let plan = LaunchPlan {
             container_id: container_id.clone(),
             definition: definition.clone(),

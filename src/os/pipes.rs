@@ -1,10 +1,11 @@
 //! The three pipes of one instance, as the daemon holds them: stdin with what the pipe did not take yet, stdout cut
 //! into lines, stderr as it comes. Our ends are non-blocking, the server's never are.
 
+use crate::core::definition::Framing;
 use crate::ids::InstanceId;
 use crate::limits::{READ_BUDGET, STDIN_BACKLOG_MAX};
 use crate::os::token::Source;
-use crate::wire::lines::Lines;
+use crate::wire::lines::{Lines, framed};
 use mio::unix::pipe::{Receiver, Sender};
 use mio::{Interest, Registry};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -44,7 +45,7 @@ pub enum Drawn {
 }
 
 impl Pipes {
-    pub fn open(instance: InstanceId, registry: &Registry) -> io::Result<(Pipes, FarEnds)> {
+    pub fn open(instance: InstanceId, framing: Framing, registry: &Registry) -> io::Result<(Pipes, FarEnds)> {
         let (stdin_far, stdin) = pipe2(OFlag::O_CLOEXEC)?;
         let (stdout, stdout_far) = pipe2(OFlag::O_CLOEXEC)?;
         let (stderr, stderr_far) = pipe2(OFlag::O_CLOEXEC)?;
@@ -63,7 +64,7 @@ impl Pipes {
             written: 0,
             stdout,
             stderr,
-            lines: Lines::default(),
+            lines: Lines::with_framing(framing),
         };
         Ok((pipes, FarEnds { stdin: stdin_far, stdout: stdout_far, stderr: stderr_far }))
     }
@@ -74,6 +75,7 @@ impl Pipes {
         if self.stdin.is_none() {
             return true;
         }
+        let bytes = if self.lines.is_in_blocks() { framed(&bytes) } else { bytes };
         if self.backlog_bytes + bytes.len() > STDIN_BACKLOG_MAX {
             return false;
         }

@@ -233,7 +233,7 @@ impl Reactor {
                     let answer = self.with_usage(answer);
                     self.clients.answer(conn, answer, now);
                 }
-                Output::Stream { conn, entry } => self.clients.stream(conn, &entry),
+                Output::Event { conn, event } => self.clients.event(conn, &event),
                 Output::News { conn, news } => self.clients.news(conn, &news),
                 Output::EndStream { conn } => self.clients.end_stream(conn),
                 Output::Pull { pull, image, policy } => {
@@ -281,8 +281,11 @@ impl Reactor {
             | Answer::ServerError { .. }
             | Answer::Tools(_)
             | Answer::Logs { .. }
-            | Answer::Follow { .. }
             | Answer::News(_)
+            | Answer::Stream { .. }
+            | Answer::Message { .. }
+            | Answer::Accepted
+            | Answer::SessionEnded
             | Answer::Ready { .. }
             | Answer::TokenCreated { .. }
             | Answer::Tokens(_)

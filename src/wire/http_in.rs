@@ -73,6 +73,15 @@ impl<'a> Request<'a> {
         Some(field.value.of(head))
     }
 
+    /// All whose name starts with `prefix`: the rest of the name in lower case, and the value.
+    pub fn headers_of(&self, prefix: &'static str) -> impl Iterator<Item = (String, &'a [u8])> + use<'a> {
+        let (head, fields) = (self.head, self.fields);
+        fields.iter().filter_map(move |field| {
+            let name = String::from_utf8_lossy(field.name.of(head)).to_ascii_lowercase();
+            Some((name.strip_prefix(prefix)?.to_string(), field.value.of(head)))
+        })
+    }
+
     pub fn query_pairs(&self) -> impl Iterator<Item = (Cow<'a, str>, Cow<'a, str>)> + use<'a> {
         let plain = |text| unescape(text, Part::Query).expect("a query is checked with its head");
         self.query.split('&').filter(|pair| !pair.is_empty()).map(move |pair| {

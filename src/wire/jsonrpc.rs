@@ -332,17 +332,104 @@ pub fn notification(method: &str, params: Option<&str>) -> Vec<u8> {
     .into_bytes()
 }
 
+/// As `request`, for a method that was looked at; `params` may be spread over lines.
+pub fn forwarded(id: u64, method: &str, params: Option<&str>) -> Vec<u8> {
+    let mut line = Vec::with_capacity(64 + method.len() + params.map_or(0, str::len));
+    write!(line, r#"{{"jsonrpc":"2.0","id":{id},"method":"#).expect("a Vec takes everything");
+    push_quoted(&mut line, method);
+    push_params(&mut line, params);
+    line.extend_from_slice(b"}\n");
+    line
+}
+
+/// A client's notification, for a server.
+pub fn forwarded_notification(method: &str, params: Option<&str>) -> Vec<u8> {
+    let mut line = message(method, params);
+    line.push(b'\n');
+    line
+}
+
+/// A client's reply to a question of a server, under the server's own id; `body` is `"result":…` or `"error":…`.
+pub fn forwarded_reply(id: &RawValue, key: &str, value: &RawValue) -> Vec<u8> {
+    let mut line = Vec::with_capacity(64 + value.get().len());
+    write!(line, r#"{{"jsonrpc":"2.0","id":{id},"{key}":"#).expect("a Vec takes everything");
+    push_one_line(&mut line, value.get());
+    line.extend_from_slice(b"}\n");
+    line
+}
+
+fn push_params(line: &mut Vec<u8>, params: Option<&str>) {
+    if let Some(params) = params {
+        line.extend_from_slice(br#","params":"#);
+        push_one_line(line, params);
+    }
+}
+
+fn push_one_line(line: &mut Vec<u8>, text: &str) {
+    let start = line.len();
+    line.extend_from_slice(text.as_bytes());
+    let copied = &mut line[start..];
+    for at in memchr2_iter(b'\n', b'\r', text.as_bytes()) {
+        copied[at] = b' ';
+    }
+}
+
+fn push_quoted(line: &mut Vec<u8>, text: &str) {
+    if text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\') {
+        line.push(b'"');
+        line.extend_from_slice(text.as_bytes());
+        line.push(b'"');
+    } else {
+        line.extend_from_slice(quoted(text).as_bytes());
+    }
+}
+
+// --- messages to clients, without a line end ------------------------------------------------------------------------
+
+/// The answer to a client's request; `id` and `result` are JSON text.
+pub fn result(id: &str, result: &[u8]) -> Vec<u8> {
+    [br#"{"jsonrpc":"2.0","id":"#, id.as_bytes(), br#","result":"#, result, b"}"].concat()
+}
+
+/// `error` is a whole error object.
+pub fn error(id: &str, error: &[u8]) -> Vec<u8> {
+    [br#"{"jsonrpc":"2.0","id":"#, id.as_bytes(), br#","error":"#, error, b"}"].concat()
+}
+
+/// A notification.
+pub fn message(method: &str, params: Option<&str>) -> Vec<u8> {
+    let mut out = Vec::with_capacity(48 + method.len() + params.map_or(0, str::len));
+    out.extend_from_slice(br#"{"jsonrpc":"2.0","method":"#);
+    push_quoted(&mut out, method);
+    push_params(&mut out, params);
+    out.push(b'}');
+    out
+}
+
+/// A question of a server, under an id of ours.
+pub fn question(id: u64, method: &str, params: Option<&str>) -> Vec<u8> {
+    let mut line = forwarded(id, method, params);
+    line.pop();
+    line
+}
+
+/// `whole` with `part`, which was cut out of it, replaced.
+pub fn spliced(whole: &str, part: &str, new: &str) -> String {
+    let start = part.as_ptr() as usize - whole.as_ptr() as usize;
+    [&whole[..start], new, &whole[start + part.len()..]].concat()
+}
+
 /// Nobody waits for the answer to `id` any more.
 pub fn cancelled(id: u64, reason: &str) -> Vec<u8> {
     notification("notifications/cancelled", Some(&format!("{{\"requestId\":{id},\"reason\":{}}}", quoted(reason))))
 }
 
-/// The answer to a request of the server that is not granted; `id` is its own, byte for byte.
 /// An answer to a server's own request; `result` is JSON text.
 pub fn result_reply(id: &RawValue, result: &str) -> Vec<u8> {
     format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{result}}}\n").into_bytes()
 }
 
+/// The answer to a request of the server that is not granted; `id` is its own, byte for byte.
 pub fn error_reply(id: &RawValue, code: i64, message: &str) -> Vec<u8> {
     let message = quoted(message);
     format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"error\":{{\"code\":{code},\"message\":{message}}}}}\n").into_bytes()

@@ -1,8 +1,11 @@
-//! Lines from a server's stdout. Owns the bytes between two newlines; never holds more than `LINE_MAX` of them, and
-//! touches each byte a constant number of times however the reads are split.
+//! Messages from a server's stdout: lines, or blocks behind a `Content-Length` header. Owns the bytes of one message; never
+//! holds more than `LINE_MAX` of them, and touches each byte a constant number of times however the reads are split.
 
-use crate::limits::{LINE_HEAD_KEPT, LINE_MAX, LINE_TAIL_KEPT};
+use crate::core::definition::Framing;
+use crate::limits::{FRAME_HEAD_MAX, LINE_HEAD_KEPT, LINE_MAX, LINE_TAIL_KEPT};
 use memchr::memchr;
+
+const LENGTH: &[u8] = b"content-length:";
 
 /// What stands between two newlines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +21,9 @@ pub enum Line<'a> {
 /// Cuts a byte stream into lines. `feed` takes what was read; `next` is called until it gives nothing more.
 pub struct Lines {
     max: usize,
+    framing: Framing,
+    /// Bytes of a block that is too large and not yet there.
+    to_discard: usize,
     buf: Vec<u8>,
     /// Where the unread part of `buf` starts, and how far it has been searched for a newline.
     start: usize,
@@ -37,9 +43,30 @@ impl Default for Lines {
     }
 }
 
+/// The same messages behind `Content-Length` headers; `lines` are whole.
+pub fn framed(lines: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(lines.len() + 32);
+    for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        out.extend_from_slice(format!("Content-Length: {}\r\n\r\n", line.len()).as_bytes());
+        out.extend_from_slice(line);
+    }
+    out
+}
+
 impl Lines {
     pub fn with_max(max: usize) -> Lines {
-        Lines { max, buf: Vec::new(), start: 0, searched: 0, discarding: None }
+        let (framing, to_discard) = (Framing::Newline, 0);
+        Lines { max, framing, to_discard, buf: Vec::new(), start: 0, searched: 0, discarding: None }
+    }
+
+    /// `Auto`: the first bytes decide.
+    pub fn with_framing(framing: Framing) -> Lines {
+        Lines { framing, ..Lines::default() }
+    }
+
+    /// Does the server speak in blocks, and so want to be spoken to?
+    pub fn is_in_blocks(&self) -> bool {
+        self.framing == Framing::ContentLength
     }
 
     pub fn feed(&mut self, bytes: &[u8]) {
@@ -49,6 +76,69 @@ impl Lines {
 
     /// The next line without its newline (and without a `\r` before it); empty lines are skipped.
     pub fn next_line(&mut self) -> Option<Line<'_>> {
+        if self.framing == Framing::Auto {
+            self.framing = self.recognised()?;
+        }
+        match self.framing {
+            Framing::ContentLength => self.next_block(),
+            Framing::Newline | Framing::Auto => self.next_newline(),
+        }
+    }
+
+    /// None: too few bytes to tell.
+    fn recognised(&self) -> Option<Framing> {
+        let begun = self.buf[self.start..].trim_ascii_start();
+        let seen = begun.len().min(LENGTH.len());
+        match begun[..seen].eq_ignore_ascii_case(&LENGTH[..seen]) {
+            true if seen < LENGTH.len() => None,
+            true => Some(Framing::ContentLength),
+            false => Some(Framing::Newline),
+        }
+    }
+
+    fn next_block(&mut self) -> Option<Line<'_>> {
+        if self.discarding.as_ref().is_some_and(|d| d.complete) {
+            self.discarding = None;
+        }
+        if self.discarding.is_some() {
+            let there = self.to_discard.min(self.buf.len() - self.start);
+            self.to_discard -= there;
+            self.discard_to(self.start + there, self.to_discard == 0);
+            self.searched = self.start;
+            let gone = self.discarding.as_ref().filter(|gone| gone.complete)?;
+            return Some(Line::TooLong { head: &gone.head, tail: &gone.tail });
+        }
+        let begun = &self.buf[self.start..];
+        let space = begun.len() - begun.trim_ascii_start().len();
+        let head = &begun[space..];
+        let Some((length, size)) = block_head(head) else {
+            // No head: the line is noise, if it is whole; one that never ends is given up.
+            let end = match memchr(b'\n', head) {
+                Some(end) if !is_head_begun(head) => end + 1,
+                Some(_) | None if head.len() > FRAME_HEAD_MAX => head.len(),
+                Some(_) | None => return None,
+            };
+            let begin = self.start + space;
+            self.start = begin + end;
+            self.searched = self.start;
+            return Some(Line::Whole(self.buf[begin..begin + end].trim_ascii_end()));
+        };
+        let begin = self.start + space + size;
+        if length > self.max {
+            (self.start, self.to_discard) = (begin, length);
+            self.discarding = Some(Discarded { head: Vec::new(), tail: Vec::new(), complete: false });
+            self.searched = self.start;
+            return self.next_block();
+        }
+        if self.buf.len() < begin + length {
+            return None;
+        }
+        self.start = begin + length;
+        self.searched = self.start;
+        Some(Line::Whole(&self.buf[begin..begin + length]))
+    }
+
+    fn next_newline(&mut self) -> Option<Line<'_>> {
         loop {
             if self.discarding.as_ref().is_some_and(|d| d.complete) {
                 self.discarding = None;
@@ -113,6 +203,30 @@ impl Lines {
     }
 }
 
+/// Could this become the head of a block, with more bytes?
+fn is_head_begun(text: &[u8]) -> bool {
+    let seen = text.len().min(LENGTH.len());
+    text.len() <= FRAME_HEAD_MAX && text[..seen].eq_ignore_ascii_case(&LENGTH[..seen])
+}
+
+/// The length that a head names, and the size of the head with its empty line.
+fn block_head(text: &[u8]) -> Option<(usize, usize)> {
+    let text = &text[..text.len().min(FRAME_HEAD_MAX)];
+    let (mut at, mut length) = (0, None);
+    loop {
+        let end = at + memchr(b'\n', &text[at..])?;
+        let line = text[at..end].trim_ascii();
+        at = end + 1;
+        if line.is_empty() {
+            return Some((length?, at));
+        }
+        if line.len() > LENGTH.len() && line[..LENGTH.len()].eq_ignore_ascii_case(LENGTH) {
+            let digits = std::str::from_utf8(line[LENGTH.len()..].trim_ascii()).ok()?;
+            length = Some(digits.parse().ok()?);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -161,5 +275,62 @@ mod tests {
         lines.feed(b"\nnext\n");
         assert!(matches!(lines.next_line(), Some(Line::TooLong { .. })));
         assert_eq!(lines.next_line(), Some(Line::Whole(b"next")));
+    }
+
+    #[test]
+    fn blocks_are_recognised_and_do_not_depend_on_where_the_bytes_are_split() {
+        let text = b"Content-Length: 5\r\n\r\n{\n12}content-length:2\r\nContent-Type: x\r\n\r\n{}stray words\nContent-Length: 3\n\n[1]";
+        let expected: Vec<(bool, Vec<u8>)> =
+            [&b"{\n12}"[..], b"{}", b"stray words", b"[1]"].map(|line| (true, line.to_vec())).to_vec();
+        for step in [1, 2, 3, 7, 20, 1000] {
+            let mut found = Vec::new();
+            let mut lines = Lines::with_framing(Framing::Auto);
+            for piece in text.chunks(step) {
+                lines.feed(piece);
+                all(&mut lines, &mut found);
+            }
+            assert_eq!(found, expected, "split by {step}");
+            assert!(lines.is_in_blocks() && lines.pending() == 0);
+        }
+    }
+
+    #[test]
+    fn a_block_that_is_too_large_is_discarded_to_its_end() {
+        let mut lines = Lines { framing: Framing::ContentLength, ..Lines::with_max(5000) };
+        lines.feed(b"Content-Length: 20000\r\n\r\n");
+        for _ in 0..20 {
+            assert_eq!(lines.next_line(), None);
+            assert!(lines.pending() <= 1000);
+            lines.feed(&[b'x'; 1000]);
+        }
+        lines.feed(b"Content-Length: 2\r\n\r\n{}");
+        assert!(matches!(lines.next_line(), Some(Line::TooLong { .. })));
+        assert_eq!(lines.next_line(), Some(Line::Whole(b"{}")));
+    }
+
+    #[test]
+    fn a_head_that_makes_no_sense_is_noise_and_never_stops_the_rest() {
+        for bad in ["Content-Length: x\r\n\r\n", "Content-Length: 99999999999999999999999\r\n\r\n"] {
+            let mut lines = Lines::with_framing(Framing::ContentLength);
+            lines.feed(bad.as_bytes());
+            lines.feed(&[b'y'; 2 * FRAME_HEAD_MAX]);
+            lines.feed(b"\nContent-Length: 2\r\n\r\n{}");
+            let mut found = Vec::new();
+            all(&mut lines, &mut found);
+            assert_eq!(found.last(), Some(&(true, b"{}".to_vec())), "{bad}");
+        }
+        let mut mutator = crate::api::mutation::Mutator::new(9);
+        for _ in 0..5_000 {
+            let text = mutator.mutate(&[b"Content-Length: 2\r\n\r\n{}Content-Length: 3\r\nX: y\r\n\r\n[1]\n"]);
+            let mut lines = Lines::with_framing(Framing::Auto);
+            lines.feed(&text);
+            let mut found = Vec::new();
+            all(&mut lines, &mut found);
+        }
+    }
+
+    #[test]
+    fn lines_become_blocks() {
+        assert_eq!(framed(b"{}\n[1]\n"), b"Content-Length: 2\r\n\r\n{}Content-Length: 3\r\n\r\n[1]");
     }
 }

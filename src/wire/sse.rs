@@ -16,6 +16,14 @@ pub fn event(out: &mut Vec<u8>, event: Option<&str>, id: Option<&str>, data: &[u
     out.push(b'\n');
 }
 
+/// An event that has no data: where to resume from, and after what time.
+pub fn prime(out: &mut Vec<u8>, id: &str, retry_ms: u64) {
+    one_line(out, b"id: ", id);
+    out.extend_from_slice(b"retry: ");
+    push_decimal(out, retry_ms);
+    out.extend_from_slice(b"\ndata: \n\n");
+}
+
 /// What a client ignores: it keeps a quiet stream open.
 pub fn comment(out: &mut Vec<u8>, text: &str) {
     lines(out, b": ", text.as_bytes());

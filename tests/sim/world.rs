@@ -63,6 +63,7 @@ impl World {
             providers: vec!["gvisor".to_string(), "crun".to_string()],
             hosting: true,
             admin_token_hash: [7; 32],
+            separator: ":".to_string(),
             seed: bytes,
         });
         World {
@@ -460,7 +461,7 @@ impl World {
             self.note(&output);
             match output {
                 Output::Answer { conn, answer } => self.answered(conn, answer),
-                Output::Stream { conn, .. } => assert!(self.followers.contains(&conn), "a stream to a stranger"),
+                Output::Event { conn, .. } => assert!(self.followers.contains(&conn), "a stream to a stranger"),
                 Output::EndStream { conn } => assert!(self.followers.remove(&conn), "a stream ends once"),
                 Output::Pull { pull, image, .. } => {
                     assert!(self.pulls.insert(pull, image).is_none(), "a pull is begun once");
@@ -553,7 +554,7 @@ impl World {
                 self.shadows.remove(name);
             }
             (Question::Watch, Answer::News(_)) => self.watcher = Some(conn),
-            (Question::Other, Answer::Follow { .. }) => _ = self.followers.insert(conn),
+            (Question::Other, Answer::Stream { .. }) => _ = self.followers.insert(conn),
             (Question::Other, Answer::List(views)) => self.listed = views,
             (Question::Other | Question::Delete { .. }, other) => {
                 if let Answer::Status(view) = other {

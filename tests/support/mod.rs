@@ -5,6 +5,7 @@
 #![allow(dead_code, unused_macros, unused_imports)] // each test binary uses its own part
 
 pub mod http;
+pub mod mcp;
 pub mod postgres;
 pub mod registry;
 pub mod world;
@@ -26,6 +27,8 @@ pub const STDIOD: &str = env!("CARGO_BIN_EXE_stdiod");
 pub const BASE: &str = "/api/v1/mcp/servers";
 
 pub const RUDE: &str = include_str!("../fixtures/rude.py");
+/// Speaks both eras, and has a tool for everything a bridge can get wrong.
+pub const CONFORMANCE: &str = include_str!("../fixtures/conformance.mjs");
 pub const STRICT: &str = include_str!("../fixtures/strict.py");
 pub const THREADS: &str = include_str!("../fixtures/threads.py");
 /// Small enough to have fifty of them.
@@ -458,6 +461,12 @@ pub fn tiny(name: &str, provider: &str) -> Value {
 pub fn logged_at(line: &str) -> u64 {
     let text = line.trim_start_matches('[').split_ascii_whitespace().next().unwrap_or_default();
     stdiod::api::status::parse_rfc3339(text).unwrap_or_else(|| panic!("no time: {line}"))
+}
+
+/// The definition of the conformance fixture.
+pub fn conformance(name: &str, provider: &str, arguments: &[&str]) -> Value {
+    let cmd = [&["/usr/bin/node", "/app/server.mjs"], arguments].concat();
+    json!({"name": name, "rootfs": "host", "provider": provider, "cmd": cmd, "files": {"/app/server.mjs": CONFORMANCE}})
 }
 
 /// Short, because PostgreSQL and the runtimes make socket paths of it; open, because PostgreSQL is another user.

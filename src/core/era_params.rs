@@ -1,0 +1,225 @@
+//! The params of requests without sessions, read and rewritten: what a server of the other era may see of them, what they
+//! resume or subscribe to, and whether the headers that a tool names agree with them. Pure functions of their input.
+
+use crate::core::fanout::tagged;
+use crate::core::server::HeaderParam;
+use crate::limits::{SUBSCRIPTIONS_MAX, URI_MAX};
+use serde::Deserialize;
+use serde_json::json;
+use serde_json::value::RawValue;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+const OWN_KEYS: &str = "io.modelcontextprotocol/";
+
+/// The params for a server with sessions: without what only the other era knows, and with our own progress token.
+pub(super) fn without_era(params: &RawValue, call: u64) -> (String, Option<Box<RawValue>>) {
+    let Ok(mut members) = serde_json::from_str::<BTreeMap<String, &RawValue>>(params.get()) else {
+        return (params.get().to_string(), None);
+    };
+    members.remove("inputResponses");
+    members.remove("requestState");
+    let meta = members.remove("_meta");
+    let mut meta: BTreeMap<String, &RawValue> =
+        meta.and_then(|meta| serde_json::from_str(meta.get()).ok()).unwrap_or_default();
+    meta.retain(|key, _| !key.starts_with(OWN_KEYS));
+    let token = meta.remove("progressToken").map(RawValue::to_owned);
+    let mut parts: Vec<String> = meta.iter().map(|(key, value)| format!("{}:{value}", json!(key))).collect();
+    if token.is_some() {
+        parts.push(format!(r#""progressToken":{call}"#));
+    }
+    let meta = (!parts.is_empty()).then(|| format!(r#""_meta":{{{}}}"#, parts.join(",")));
+    let rest = members.iter().map(|(key, value)| format!("{}:{value}", json!(key)));
+    let all: Vec<String> = rest.chain(meta).collect();
+    (format!("{{{}}}", all.join(",")), token)
+}
+
+/// A `requestState` in the params: it continues an earlier request.
+pub(super) fn resumed_state(params: &RawValue) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Wire {
+        #[serde(rename = "requestState")]
+        state: Option<String>,
+    }
+    serde_json::from_str::<Wire>(params.get()).ok()?.state
+}
+
+pub(super) fn given_response(params: &RawValue, key: &str) -> Option<Box<RawValue>> {
+    #[derive(Deserialize)]
+    struct Wire<'a> {
+        #[serde(rename = "inputResponses", borrow)]
+        responses: HashMap<String, &'a RawValue>,
+    }
+    let wire: Wire<'_> = serde_json::from_str(params.get()).ok()?;
+    wire.responses.get(key).filter(|raw| raw.get().starts_with('{')).map(|raw| (*raw).to_owned())
+}
+
+/// What a `subscriptions/listen` asks for.
+#[derive(Default)]
+pub(super) struct Filter {
+    pub tools: bool,
+    pub prompts: bool,
+    pub resources: bool,
+    pub uris: BTreeSet<String>,
+}
+
+impl Filter {
+    pub fn of(params: &RawValue) -> Result<Filter, String> {
+        #[derive(Deserialize)]
+        struct Wire {
+            notifications: Wanted,
+        }
+        #[derive(Deserialize, Default)]
+        #[serde(default, rename_all = "camelCase")]
+        struct Wanted {
+            tools_list_changed: bool,
+            prompts_list_changed: bool,
+            resources_list_changed: bool,
+            resource_subscriptions: Vec<String>,
+        }
+        let wire: Wire = serde_json::from_str(params.get())
+            .map_err(|_| "notifications: expected an object of what to listen to".to_string())?;
+        let wanted = wire.notifications;
+        let uris: BTreeSet<String> = wanted.resource_subscriptions.into_iter().collect();
+        if uris.len() > SUBSCRIPTIONS_MAX || uris.iter().any(|uri| uri.len() > URI_MAX) {
+            return Err(format!("resourceSubscriptions: at most {SUBSCRIPTIONS_MAX} of at most {URI_MAX} bytes"));
+        }
+        let (tools, prompts) = (wanted.tools_list_changed, wanted.prompts_list_changed);
+        Ok(Filter { tools, prompts, resources: wanted.resources_list_changed, uris })
+    }
+
+    pub fn acknowledged(&self, id: &str) -> String {
+        let mut granted = serde_json::Map::new();
+        let lists = [
+            ("toolsListChanged", self.tools),
+            ("promptsListChanged", self.prompts),
+            ("resourcesListChanged", self.resources),
+        ];
+        for (key, _) in lists.into_iter().filter(|(_, wanted)| *wanted) {
+            granted.insert(key.to_string(), true.into());
+        }
+        if !self.uris.is_empty() {
+            granted.insert("resourceSubscriptions".to_string(), json!(self.uris));
+        }
+        let tagged = tagged(id, None);
+        format!(r#"{},"notifications":{}}}"#, &tagged[..tagged.len() - 1], serde_json::Value::Object(granted))
+    }
+}
+
+// --- headers that tools name --------------------------------------------------------------------------------------------
+
+/// From a `tools/list`: which parameters of which tools clients repeat in a header.
+pub(super) fn header_params(tools: &RawValue) -> HashMap<String, Vec<HeaderParam>> {
+    #[derive(Deserialize)]
+    struct List {
+        #[serde(default)]
+        tools: Vec<Tool>,
+    }
+    #[derive(Deserialize)]
+    struct Tool {
+        name: String,
+        #[serde(rename = "inputSchema", default)]
+        schema: Option<Schema>,
+    }
+    #[derive(Deserialize)]
+    struct Schema {
+        #[serde(default)]
+        properties: BTreeMap<String, serde_json::Value>,
+    }
+    if memchr::memmem::find(tools.get().as_bytes(), b"x-mcp-header").is_none() {
+        return HashMap::new();
+    }
+    let Ok(list) = serde_json::from_str::<List>(tools.get()) else { return HashMap::new() };
+    let mut found = HashMap::new();
+    for tool in list.tools {
+        let properties = tool.schema.map(|schema| schema.properties).unwrap_or_default();
+        let named = properties.into_iter().filter_map(|(property, schema)| {
+            let header = schema.get("x-mcp-header")?.as_str()?.to_ascii_lowercase();
+            Some(HeaderParam { property, header })
+        });
+        let named: Vec<HeaderParam> = named.collect();
+        if !named.is_empty() {
+            found.insert(tool.name, named);
+        }
+    }
+    found
+}
+
+/// Why the headers of a `tools/call` do not fit its body, if they do not.
+pub(super) fn header_mismatch(
+    tools: &HashMap<String, Vec<HeaderParam>>,
+    params: &RawValue,
+    headers: &[(String, String)],
+) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Wire {
+        name: String,
+        #[serde(default)]
+        arguments: Option<HashMap<String, serde_json::Value>>,
+    }
+    if tools.is_empty() {
+        return None;
+    }
+    let wire: Wire = serde_json::from_str(params.get()).ok()?;
+    let arguments = wire.arguments.unwrap_or_default();
+    for HeaderParam { property, header } in tools.get(&wire.name)? {
+        let value = match arguments.get(property) {
+            None | Some(serde_json::Value::Null) => None,
+            Some(serde_json::Value::String(text)) => Some(text.clone()),
+            Some(other) => Some(other.to_string()),
+        };
+        let given = headers.iter().find(|(name, _)| name == header).map(|(_, value)| value);
+        let given = match given {
+            None => None,
+            Some(text) => match crate::api::mcp::decoded(text) {
+                Some(text) => Some(text),
+                None => return Some(format!("Mcp-Param-{header}: is not valid Base64")),
+            },
+        };
+        if value != given {
+            return Some(format!("Mcp-Param-{header}: must be what {property} is in the body"));
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn raw(text: &str) -> Box<RawValue> {
+        RawValue::from_string(text.to_string()).unwrap()
+    }
+
+    #[test]
+    fn a_server_with_sessions_sees_nothing_of_the_other_era() {
+        let params = r#"{"name":"t","arguments":{"x":1.0e2},"requestState":"s","inputResponses":{},"_meta":
+            {"io.modelcontextprotocol/protocolVersion":"2026-07-28","progressToken":"mine","own":{"a":1}}}"#;
+        let (translated, token) = without_era(&raw(params), 7);
+        let expected = r#"{"arguments":{"x":1.0e2},"name":"t","_meta":{"own":{"a":1},"progressToken":7}}"#;
+        assert_eq!((translated.as_str(), token.unwrap().get()), (expected, r#""mine""#));
+        assert_eq!(without_era(&raw(r#"{"_meta":{"io.modelcontextprotocol/x":1}}"#), 7).0, "{}");
+        assert_eq!(without_era(&raw("[1]"), 7).0, "[1]");
+    }
+
+    #[test]
+    fn a_header_that_a_tool_names_must_be_what_the_body_says() {
+        let tools = header_params(&raw(
+            r#"{"tools":[{"name":"t","inputSchema":{"properties":{"r":{"type":"string","x-mcp-header":"Region"},"q":{}}}},{"name":"u"}]}"#,
+        ));
+        for (arguments, headers, fits) in [
+            (r#"{"r":"eu"}"#, &[("region", "eu")][..], true),
+            (r#"{"r":"eu"}"#, &[("region", "us")], false),
+            (r#"{"r":"eu"}"#, &[], false),
+            (r#"{"q":1}"#, &[], true),
+            (r#"{"q":1}"#, &[("region", "eu")], false),
+            (r#"{"r":"Hello"}"#, &[("region", "=?base64?SGVsbG8=?=")], true),
+            (r#"{"r":"Hello"}"#, &[("region", "=?base64?SGVsbG8?=")], false),
+            (r#"{"r":7}"#, &[("region", "7")], true),
+        ] {
+            let params = raw(&format!(r#"{{"name":"t","arguments":{arguments}}}"#));
+            let given: Vec<_> = headers.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+            let verdict = header_mismatch(&tools, &params, &given);
+            assert_eq!(verdict.is_none(), fits, "{arguments} {headers:?}: {verdict:?}");
+        }
+    }
+}

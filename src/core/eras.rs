@@ -1,0 +1,431 @@
+//! Clients without sessions (2026-07-28). Where a server speaks that version a second, shared instance of it is started
+//! for them, because a server keeps to the era of its first message; where it does not, their requests are translated
+//! for the instance that all share. Owns which of the two it is, and calls that wait for their client's input.
+//! Invariant: a state that a client brings back resumes its own call or nothing.
+
+use crate::api::auth::Principal;
+use crate::api::fault::{Code, Fault};
+use crate::core::Core;
+use crate::core::calls::Caller;
+use crate::core::contract::{Stateless, Takes};
+use crate::core::era_params::{Filter, given_response, header_mismatch, resumed_state, without_era};
+use crate::core::server::Face;
+use crate::core::sessions::{Abilities, Era, Errand, ErrandKind, Level, Listening, STATELESS};
+use crate::core::wording::{
+    INVALID_PARAMS, METHOD_NOT_FOUND, fault_message, minted_token, rpc_error, stateless_status,
+};
+use crate::ids::{CallId, ConnId, ServerId, VoiceId};
+use crate::limits::{LISTENERS_MAX, STREAM_AFTER};
+use crate::wire::jsonrpc::{self, Reply};
+use serde_json::json;
+use serde_json::value::RawValue;
+use std::sync::Arc;
+
+const HEADER_MISMATCH: i64 = -32020;
+/// How long clients may keep what changes only with a notification.
+const LIST_TTL_MS: u64 = 60_000;
+
+/// Does a server speak the version without sessions?
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Support {
+    /// Nobody has asked yet.
+    #[default]
+    Unknown,
+    /// An instance of it is being asked.
+    Asked(ServerId),
+    /// It does, and this instance of it serves those who use it.
+    Yes(ServerId),
+    No,
+}
+
+/// A request that waits until it is known how to serve it.
+pub struct Held {
+    voice: VoiceId,
+    request: OwnedRequest,
+}
+
+/// A request of a client without a session, kept beyond its HTTP request.
+#[derive(Clone)]
+struct OwnedRequest {
+    owner: Arc<str>,
+    id: Box<RawValue>,
+    method: String,
+    params: Box<RawValue>,
+    abilities: Abilities,
+    level: Option<Level>,
+    param_headers: Vec<(String, String)>,
+}
+
+impl Core {
+    pub(super) fn stateless(
+        &mut self,
+        conn: ConnId,
+        who: &Principal,
+        target: Option<ServerId>,
+        request: &Stateless<'_>,
+        takes: Takes,
+    ) {
+        const REMOVED: [&str; 5] =
+            ["initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"];
+        let id = request.id.get();
+        if REMOVED.contains(&&*request.method) {
+            let message = format!("{STATELESS} has no {}", request.method);
+            return self.message(conn, 404, None, rpc_error(id, METHOD_NOT_FOUND, &message));
+        }
+        if request.method == "subscriptions/listen" {
+            return self.listen_stateless(conn, who, target, request, takes);
+        }
+        let voice = self.open_voice(Some(conn), None, takes != Takes::Json, 1);
+        if takes == Takes::Stream {
+            self.open_stream(voice);
+        } else {
+            let at_ms = self.now.mono_ms + STREAM_AFTER.as_millis() as u64;
+            self.deadlines.set(crate::core::Timer::Stream(conn), at_ms);
+        }
+        let request = OwnedRequest {
+            owner: Arc::clone(&who.name),
+            id: request.id.to_owned(),
+            method: request.method.to_string(),
+            params: request.params.to_owned(),
+            abilities: Abilities::of(request.capabilities),
+            level: request.log_level.as_deref().and_then(Level::of),
+            param_headers: request.param_headers.clone(),
+        };
+        match target {
+            Some(server) => self.serve_stateless(server, voice, request),
+            None => {
+                let found = self.aggregate_stateless(voice, who, &request.id, &request.method, &request.params);
+                if let Some((server, params)) = found {
+                    self.serve_stateless(server, voice, OwnedRequest { params, ..request });
+                }
+            }
+        }
+    }
+
+    fn serve_stateless(&mut self, server: ServerId, voice: VoiceId, request: OwnedRequest) {
+        if let Some(state) = resumed_state(&request.params) {
+            return self.resume_call(server, voice, &request, &state);
+        }
+        match self.servers[&server].support {
+            Support::Yes(other) => self.forward_stateless(other, voice, &request),
+            Support::No => self.translate(server, voice, &request),
+            Support::Asked(_) => self.hold(server, voice, request),
+            Support::Unknown => {
+                let deadline_ms = self.now.mono_ms + self.servers[&server].definition.request_timeout_ms;
+                if let Err(fault) = self.servers[&server].admits(deadline_ms, self.now) {
+                    return self.finish(voice, None, 200, fault_message(request.id.get(), &fault));
+                }
+                self.hold(server, voice, request);
+                self.start_companion(server);
+            }
+        }
+    }
+
+    fn hold(&mut self, server: ServerId, voice: VoiceId, request: OwnedRequest) {
+        let known = self.servers.get_mut(&server).expect("found");
+        if known.held.len() >= known.definition.queue_max as usize {
+            let fault = Fault::new(Code::QueueFull, format!("{}: too many calls wait", known.definition.name));
+            return self.finish(voice, None, 200, fault_message(request.id.get(), &fault));
+        }
+        known.held.push(Held { voice, request });
+    }
+
+    /// It is known now how this server is to be served.
+    pub(super) fn support_decided(&mut self, server: ServerId, support: Support) {
+        let Some(known) = self.servers.get_mut(&server) else { return };
+        known.support = support;
+        for Held { voice, request } in std::mem::take(&mut known.held) {
+            if self.voices.contains_key(&voice) {
+                self.serve_stateless(server, voice, request);
+            }
+        }
+        if let Support::Yes(companion) = support {
+            self.listen_to(companion);
+        }
+    }
+
+    // --- a server of the same era -------------------------------------------------------------------------------------
+
+    fn forward_stateless(&mut self, server: ServerId, voice: VoiceId, request: &OwnedRequest) {
+        if !self.check_headers(server, voice, request) {
+            return;
+        }
+        let mut token = None;
+        let sent = self.submit(server, None, Caller::Mcp, |call| {
+            let (params, own) = minted_token(Some(&request.params), call);
+            token = own;
+            jsonrpc::forwarded(call, &request.method, params.as_deref())
+        });
+        self.sent_stateless(voice, request, sent, token, Era::Stateless);
+    }
+
+    /// What a tool says is also in a header must be there, and be the same.
+    fn check_headers(&mut self, server: ServerId, voice: VoiceId, request: &OwnedRequest) -> bool {
+        if request.method != "tools/call" {
+            return true;
+        }
+        match header_mismatch(&self.servers[&server].header_params, &request.params, &request.param_headers) {
+            None => true,
+            Some(message) => {
+                let message = rpc_error(request.id.get(), HEADER_MISMATCH, &message);
+                self.finish(voice, None, stateless_status(HEADER_MISMATCH), message);
+                false
+            }
+        }
+    }
+
+    fn sent_stateless(
+        &mut self,
+        voice: VoiceId,
+        request: &OwnedRequest,
+        sent: Result<(CallId, u64), Fault>,
+        token: Option<Box<RawValue>>,
+        era: Era,
+    ) {
+        let (call, timeout_ms) = match sent {
+            Ok(sent) => sent,
+            Err(fault) => return self.finish(voice, None, 200, fault_message(request.id.get(), &fault)),
+        };
+        let kind = match &*request.method {
+            "tools/list" | "prompts/list" | "resources/list" | "resources/templates/list" => ErrandKind::Cacheable,
+            "resources/read" => ErrandKind::ReadResource,
+            _ => ErrandKind::Plain,
+        };
+        let errand = Errand {
+            voice,
+            session: None,
+            id: request.id.clone(),
+            token,
+            kind,
+            abilities: request.abilities,
+            level: request.level,
+            era,
+            timeout_ms,
+            owner: Arc::clone(&request.owner),
+        };
+        self.errands.insert(call, errand);
+        self.voices.get_mut(&voice).expect("it asks").calls.push(call);
+    }
+
+    // --- a server of the other era ------------------------------------------------------------------------------------
+
+    fn translate(&mut self, server: ServerId, voice: VoiceId, request: &OwnedRequest) {
+        if request.method == "server/discover" {
+            let Some(face) = &self.servers[&server].face else {
+                let fault =
+                    Fault::new(Code::Unavailable, "the server has not told who it is yet").retry_after_ms(1_000);
+                return self.finish(voice, None, 200, fault_message(request.id.get(), &fault));
+            };
+            let result = face.discover_result();
+            return self.finish(voice, None, 200, jsonrpc::result(request.id.get(), result.as_bytes()));
+        }
+        if request.method.starts_with("tasks/") {
+            let message = format!("Method not found: {}", request.method);
+            return self.finish(voice, None, 404, rpc_error(request.id.get(), METHOD_NOT_FOUND, &message));
+        }
+        if !self.check_headers(server, voice, request) {
+            return;
+        }
+        let mut token = None;
+        let sent = self.submit(server, None, Caller::Mcp, |call| {
+            let (params, own) = without_era(&request.params, call);
+            token = own;
+            jsonrpc::forwarded(call, &request.method, Some(&params))
+        });
+        self.sent_stateless(voice, request, sent, token, Era::StatelessOverSessions);
+        if request.level.is_some() {
+            self.merge_level(server);
+        }
+    }
+
+    /// The result as a client of the newer version expects it.
+    pub(super) fn stateless_result(&self, errand: &Errand, call: CallId, result: &RawValue) -> Vec<u8> {
+        let text = result.get();
+        if errand.era == Era::Stateless || !text.starts_with('{') {
+            return text.as_bytes().to_vec();
+        }
+        log::trace!("call={call} is answered in the other era");
+        let mut extra = String::from(r#""resultType":"complete""#);
+        match errand.kind {
+            ErrandKind::Cacheable => extra += &format!(r#","ttlMs":{LIST_TTL_MS},"cacheScope":"private""#),
+            ErrandKind::ReadResource => extra += r#","ttlMs":0,"cacheScope":"private""#,
+            ErrandKind::Plain | ErrandKind::Subscribe(_) | ErrandKind::Unsubscribe(_) => {}
+        }
+        let inner = text[1..].trim_ascii_start();
+        let comma = if inner.starts_with('}') { "" } else { "," };
+        format!("{{{extra}{comma}{inner}").into_bytes()
+    }
+
+    /// The server waits for its client's input: the client gets the questions as a result, and the call waits on.
+    pub(super) fn suspend(&mut self, call: CallId) {
+        let Some(errand) = self.errands.get_mut(&call) else { return };
+        let voice = std::mem::replace(&mut errand.voice, VoiceId(0));
+        let (id, owner) = (errand.id.clone(), Arc::clone(&errand.owner));
+        if voice == VoiceId(0) {
+            return;
+        }
+        let mut open: Vec<u64> =
+            self.questions.iter().filter(|(_, q)| q.call == Some(call)).map(|(number, _)| *number).collect();
+        open.sort();
+        let mut requests = String::new();
+        for number in open {
+            let question = &self.questions[&number];
+            let comma = if requests.is_empty() { "" } else { "," };
+            let params = question.params.as_ref().map_or("{}", |params| params.get());
+            requests += &format!(r#"{comma}"q{number}":{{"method":{},"params":{params}}}"#, json!(question.method));
+        }
+        let state = json!(self.seal.close(&call.0.to_string(), &owner));
+        let result =
+            format!(r#"{{"resultType":"input_required","inputRequests":{{{requests}}},"requestState":{state}}}"#);
+        self.finish(voice, Some(call), 200, jsonrpc::result(id.get(), result.as_bytes()));
+    }
+
+    /// The client brings the answers to what its call waits for.
+    fn resume_call(&mut self, server: ServerId, voice: VoiceId, request: &OwnedRequest, state: &str) {
+        let call = self.seal.open(state, &request.owner).and_then(|call| call.parse().ok()).map(CallId);
+        let waits = |call: &CallId| {
+            let errand = self.errands.get(call)?;
+            let of_it = self.calls.get(*call)?.server == server;
+            (of_it && errand.owner == request.owner && errand.voice == VoiceId(0)).then_some(*call)
+        };
+        let Some(call) = call.as_ref().and_then(waits) else {
+            let is_ours = self.seal.open(state, &request.owner).is_some();
+            return match (is_ours, self.servers[&server].support) {
+                // The server's own state: it knows what it means.
+                (false, Support::Yes(other)) => self.forward_stateless(other, voice, request),
+                (false, Support::Asked(_) | Support::Unknown | Support::No) | (true, _) => {
+                    let message = "requestState: is not valid, or its call is over; call again without it";
+                    self.finish(voice, None, 200, rpc_error(request.id.get(), INVALID_PARAMS, message));
+                }
+            };
+        };
+        let errand = self.errands.get_mut(&call).expect("just seen");
+        (errand.voice, errand.id) = (voice, request.id.clone());
+        self.voices.get_mut(&voice).expect("it asks").calls.push(call);
+        let mut open: Vec<u64> =
+            self.questions.iter().filter(|(_, q)| q.call == Some(call)).map(|(number, _)| *number).collect();
+        open.sort();
+        let mut unanswered = false;
+        for number in open {
+            match given_response(&request.params, &format!("q{number}")) {
+                Some(response) => self.pass_answer(number, &Reply::Result(&response)),
+                None => unanswered = true,
+            }
+        }
+        if unanswered {
+            self.suspend(call);
+        }
+    }
+
+    // --- subscriptions ------------------------------------------------------------------------------------------------
+
+    fn listen_stateless(
+        &mut self,
+        conn: ConnId,
+        who: &Principal,
+        target: Option<ServerId>,
+        request: &Stateless<'_>,
+        takes: Takes,
+    ) {
+        let id = request.id.get();
+        if takes == Takes::Json {
+            let message = "subscriptions/listen is a stream: accept text/event-stream";
+            return self.message(conn, 406, None, rpc_error(id, INVALID_PARAMS, message));
+        }
+        if self.voices.values().filter(|voice| voice.listening.is_some()).count() >= LISTENERS_MAX {
+            let fault = Fault::new(Code::Unavailable, format!("{LISTENERS_MAX} subscriptions are open already"));
+            return self.refuse_message(conn, Some(request.id), &fault);
+        }
+        let filter = match Filter::of(request.params) {
+            Ok(filter) => filter,
+            Err(message) => return self.message(conn, 400, None, rpc_error(id, INVALID_PARAMS, &message)),
+        };
+        let voice = self.open_voice(Some(conn), None, true, 1);
+        self.open_stream(voice);
+        let ack = filter.acknowledged(id);
+        let new: Vec<String> = match target {
+            Some(server) => filter.uris.iter().filter(|uri| !self.is_wanted(server, uri)).cloned().collect(),
+            None => Vec::new(),
+        };
+        self.voices.get_mut(&voice).expect("just opened").listening = Some(Listening {
+            server: target,
+            owner: Arc::clone(&who.name),
+            sees: Arc::clone(&who.servers),
+            id: request.id.to_owned(),
+            tools: filter.tools,
+            prompts: filter.prompts,
+            resources: filter.resources,
+            uris: filter.uris,
+        });
+        self.emit(voice, jsonrpc::message("notifications/subscriptions/acknowledged", Some(&ack)));
+        let Some(server) = target else { return };
+        match self.servers[&server].support {
+            Support::Yes(companion) if !new.is_empty() => self.listen_to(companion),
+            Support::Yes(_) | Support::Asked(_) => {}
+            Support::Unknown => self.start_companion(server),
+            Support::No => {
+                for uri in new {
+                    self.tell_server(server, "resources/subscribe", &json!({ "uri": uri }).to_string());
+                }
+            }
+        }
+    }
+
+    pub(super) fn stopped_listening(&mut self, listening: &Listening) {
+        let Some(server) = listening.server else { return };
+        match self.servers.get(&server).map(|server| server.support) {
+            Some(Support::Yes(companion)) if !listening.uris.is_empty() => self.listen_to(companion),
+            Some(Support::Yes(_) | Support::Asked(_) | Support::Unknown) | None => {}
+            Some(Support::No) => {
+                for uri in &listening.uris {
+                    self.unsubscribe_if_last(server, uri);
+                }
+            }
+        }
+    }
+
+    /// The daemon's own subscription at a server without sessions, for all who listen to it. It is no call: nothing
+    /// waits for its end, and it takes nobody's place.
+    pub(super) fn listen_to(&mut self, companion: ServerId) {
+        let Some(server) = self.servers.get(&companion) else { return };
+        let (Some(instance), Some(parent)) = (server.life.ready_instance(), server.parent) else { return };
+        let uris = json!(self.wanted_uris(parent));
+        let call = self.calls.mint().0;
+        let notifications = format!(
+            r#"{{"toolsListChanged":true,"promptsListChanged":true,"resourcesListChanged":true,"resourceSubscriptions":{uris}}}"#
+        );
+        let params = format!(r#"{{"_meta":{},"notifications":{notifications}}}"#, own_meta());
+        self.write(instance, jsonrpc::own_request(call, "subscriptions/listen", &params));
+        let server = self.servers.get_mut(&companion).expect("just seen");
+        if let Some(before) = server.listen.replace(call) {
+            self.write(instance, jsonrpc::cancelled(before, "another subscription has taken its place"));
+        }
+    }
+
+    /// The params of a request of the daemon's own.
+    pub(super) fn own_params(&self, server: ServerId) -> String {
+        match self.servers.get(&server).and_then(|server| server.parent) {
+            Some(_) => format!(r#"{{"_meta":{}}}"#, own_meta()),
+            None => "{}".to_string(),
+        }
+    }
+}
+
+/// The daemon as a client without a session.
+pub(super) fn own_meta() -> String {
+    format!(
+        r#"{{"io.modelcontextprotocol/protocolVersion":"{STATELESS}","io.modelcontextprotocol/clientCapabilities":{{}},"io.modelcontextprotocol/clientInfo":{{"name":"stdiod","version":"{}"}}}}"#,
+        env!("CARGO_PKG_VERSION")
+    )
+}
+
+impl Face {
+    pub fn discover_result(&self) -> String {
+        let instructions =
+            self.instructions.as_ref().map_or(String::new(), |text| format!(r#","instructions":{text}"#));
+        format!(
+            r#"{{"resultType":"complete","supportedVersions":["{STATELESS}"],"capabilities":{}{instructions},"ttlMs":{LIST_TTL_MS},"cacheScope":"private","_meta":{{"io.modelcontextprotocol/serverInfo":{}}}}}"#,
+            self.capabilities, self.server_info
+        )
+    }
+}

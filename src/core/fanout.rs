@@ -1,0 +1,259 @@
+//! What a server tells without being asked: progress, log messages, changed lists and resources. Each goes to whoever it
+//! concerns and to nobody else; what cannot be told apart is kept from everyone. Never answers a
+//! request.
+
+use crate::core::calls::{Caller, Stage};
+use crate::core::contract::Output;
+use crate::core::eras::Support;
+use crate::core::listings::Listing;
+use crate::core::sessions::{Level, Listening};
+use crate::core::{Core, Timer};
+use crate::ids::{CallId, InstanceId, ServerId, VoiceId};
+use crate::wire::jsonrpc;
+use serde::Deserialize;
+use serde_json::json;
+use serde_json::value::RawValue;
+
+/// Whose call a server is at work on.
+pub(super) enum Busy {
+    /// With nothing of a client's.
+    Idle,
+    /// With calls of one client only; this is one of them.
+    With(CallId),
+    /// With calls of several clients, or of one that has no stream to hear on.
+    Unclear,
+}
+
+impl Core {
+    pub(super) fn notified(&mut self, id: ServerId, instance: InstanceId, method: &str, params: Option<&RawValue>) {
+        match method {
+            "notifications/progress" => self.progressed(id, instance, params),
+            "notifications/message" => self.logged(id, params),
+            "notifications/tools/list_changed" => self.fetch(id, Listing::Tools),
+            "notifications/prompts/list_changed" => self.fetch(id, Listing::Prompts),
+            "notifications/resources/list_changed" => {
+                self.fetch(id, Listing::Resources);
+                self.fetch(id, Listing::Templates);
+            }
+            "notifications/resources/updated" => self.resource_updated(id, params),
+            "notifications/cancelled" => self.question_cancelled(instance, params),
+            // The daemon's own; its clients have one each.
+            "notifications/subscriptions/acknowledged" => {}
+            _ => {
+                if let Busy::With(call) = self.busy_with(id) {
+                    let voice = self.errands[&call].voice;
+                    self.emit(voice, jsonrpc::message(method, params.map(RawValue::get)));
+                }
+            }
+        }
+    }
+
+    /// Our token is the call's id; the client gets its own back.
+    fn progressed(&mut self, id: ServerId, instance: InstanceId, params: Option<&RawValue>) {
+        #[derive(Deserialize)]
+        struct Wire<'a> {
+            #[serde(rename = "progressToken", borrow)]
+            token: &'a RawValue,
+        }
+        let Some(raw) = params else { return };
+        let Ok(wire) = serde_json::from_str::<Wire<'_>>(raw.get()) else { return };
+        let Some(call) = wire.token.get().parse().ok().map(CallId) else { return };
+        let current = self.calls.get(call).is_some_and(|known| match known.stage {
+            Stage::Sent { instance: to } => known.server == id && to == instance,
+            Stage::Queued { .. } => false,
+        });
+        let Some(errand) = self.errands.get(&call).filter(|_| current) else { return };
+        let Some(token) = &errand.token else { return };
+        let params = jsonrpc::spliced(raw.get(), wire.token.get(), token.get());
+        let (voice, timeout_ms) = (errand.voice, errand.timeout_ms);
+        self.postpone(call, timeout_ms);
+        self.emit(voice, jsonrpc::message("notifications/progress", Some(&params)));
+    }
+
+    /// Somebody is at work on it: its time begins anew.
+    pub(super) fn postpone(&mut self, call: CallId, by_ms: u64) {
+        let deadline_ms = self.now.mono_ms + by_ms;
+        if self.calls.postpone(call, deadline_ms) {
+            self.deadlines.set(Timer::Call(call), deadline_ms);
+        }
+    }
+
+    fn logged(&mut self, id: ServerId, params: Option<&RawValue>) {
+        #[derive(Deserialize)]
+        struct Wire {
+            level: String,
+        }
+        let level = params.and_then(|raw| serde_json::from_str::<Wire>(raw.get()).ok());
+        let Some(level) = level.and_then(|wire| Level::of(&wire.level)) else { return };
+        let message = || jsonrpc::message("notifications/message", params.map(RawValue::get));
+        match self.busy_with(id) {
+            Busy::With(call) => {
+                let errand = &self.errands[&call];
+                let session = errand.session.and_then(|session| self.sessions.get(session));
+                let wanted = match session {
+                    Some(session) => session.level.is_none_or(|least| level >= least),
+                    None => errand.level.is_some_and(|least| level >= least),
+                };
+                let (voice, session) = (errand.voice, errand.session.filter(|_| wanted));
+                if wanted
+                    && !self.emit(voice, message())
+                    && let Some(session) = session
+                {
+                    self.tell_session(session, message());
+                }
+            }
+            Busy::Idle => {
+                for session in self.sessions.of_server(id) {
+                    let known = self.sessions.get(session).expect("just listed");
+                    if known.level.is_some_and(|least| level >= least) {
+                        self.tell_session(session, message());
+                    }
+                }
+            }
+            Busy::Unclear => {}
+        }
+    }
+
+    pub(super) fn busy_with(&self, id: ServerId) -> Busy {
+        let Some(server) = self.servers.get(&id) else { return Busy::Idle };
+        let mut found: Option<(CallId, (Option<crate::ids::SessionId>, VoiceId))> = None;
+        for call in server.lane.in_flight() {
+            match self.calls.get(*call).map(|call| call.caller) {
+                Some(Caller::Handshake | Caller::List(_) | Caller::Own) | None => {}
+                Some(Caller::Client(_)) => return Busy::Unclear,
+                Some(Caller::Mcp) => {
+                    let Some(errand) = self.errands.get(call) else { return Busy::Unclear };
+                    // Within a session all voices are one client's.
+                    let whose = match errand.session {
+                        Some(session) => (Some(session), VoiceId(0)),
+                        None => (None, errand.voice),
+                    };
+                    match &found {
+                        Some((_, other)) if *other != whose => return Busy::Unclear,
+                        Some(_) => {}
+                        None => found = Some((*call, whose)),
+                    }
+                }
+            }
+        }
+        found.map_or(Busy::Idle, |(call, _)| Busy::With(call))
+    }
+
+    // --- lists --------------------------------------------------------------------------------------------------------
+
+    /// Those who use a server hear of a list of it that has changed.
+    pub(super) fn list_changed(&mut self, id: ServerId, list: Listing) {
+        let Some(server) = self.servers.get(&id) else { return };
+        // Clients without sessions hear the instance that serves them.
+        let (parent, served_apart) = (server.parent, matches!(server.support, Support::Yes(_)));
+        if parent.is_none() {
+            for session in self.sessions.of_server(id) {
+                self.tell_session(session, jsonrpc::message(list.changed(), None));
+            }
+            self.aggregate_changed(id, list);
+        }
+        if parent.is_some() || !served_apart {
+            let of = parent.unwrap_or(id);
+            self.tell_listeners(list, |listening| listening.server == Some(of));
+        }
+    }
+
+    /// For those who see all servers at once.
+    pub(super) fn aggregate_changed(&mut self, id: ServerId, list: Listing) {
+        let Some(name) = self.servers.get(&id).map(|server| server.definition.name.clone()) else { return };
+        let sees = |sees: &[String]| sees.is_empty() || sees.contains(&name);
+        let mut sessions: Vec<_> =
+            self.sessions.iter().filter(|s| s.server.is_none() && sees(&s.sees)).map(|s| s.id).collect();
+        sessions.sort();
+        for session in sessions {
+            self.tell_session(session, jsonrpc::message(list.changed(), None));
+        }
+        self.tell_listeners(list, |listening| listening.server.is_none() && sees(&listening.sees));
+    }
+
+    /// A server has come or gone: all it offers has, too.
+    pub(super) fn offer_changed(&mut self, id: ServerId) {
+        for list in [Listing::Tools, Listing::Prompts, Listing::Resources] {
+            if self.servers.get(&id).is_some_and(|server| server.list(list).text.is_some()) {
+                self.aggregate_changed(id, list);
+            }
+        }
+    }
+
+    fn tell_listeners(&mut self, list: Listing, is: impl Fn(&Listening) -> bool) {
+        let wants = |listening: &Listening| match list {
+            Listing::Tools => listening.tools,
+            Listing::Prompts => listening.prompts,
+            Listing::Resources | Listing::Templates => listening.resources,
+        };
+        for (voice, subscription) in self.listeners(|listening| is(listening) && wants(listening)) {
+            self.emit(voice, jsonrpc::message(list.changed(), Some(&tagged(&subscription, None))));
+        }
+    }
+
+    fn listeners(&self, is: impl Fn(&Listening) -> bool) -> Vec<(VoiceId, String)> {
+        let heard = |(id, voice): (&VoiceId, &crate::core::sessions::Voice)| {
+            let listening = voice.listening.as_ref().filter(|listening| is(listening))?;
+            Some((*id, listening.id.get().to_string()))
+        };
+        let mut found: Vec<_> = self.voices.iter().filter_map(heard).collect();
+        found.sort();
+        found
+    }
+
+    // --- resources --------------------------------------------------------------------------------------------------
+
+    fn resource_updated(&mut self, id: ServerId, params: Option<&RawValue>) {
+        #[derive(Deserialize)]
+        struct Wire {
+            uri: String,
+        }
+        let Some(wire) = params.and_then(|raw| serde_json::from_str::<Wire>(raw.get()).ok()) else { return };
+        let id = self.servers.get(&id).and_then(|server| server.parent).unwrap_or(id);
+        // A subscription covers what is below it.
+        let covers = |uri: &String| wire.uri.strip_prefix(uri.as_str()).is_some_and(is_below);
+        let plain = json!({ "uri": wire.uri }).to_string();
+        for session in self.sessions.of_server(id) {
+            if self.sessions.get(session).is_some_and(|session| session.subscriptions.iter().any(covers)) {
+                self.tell_session(session, jsonrpc::message("notifications/resources/updated", Some(&plain)));
+            }
+        }
+        for (voice, subscription) in self.listeners(|l| l.server == Some(id) && l.uris.iter().any(covers)) {
+            let params = tagged(&subscription, Some(&wire.uri));
+            self.emit(voice, jsonrpc::message("notifications/resources/updated", Some(&params)));
+        }
+    }
+
+    fn question_cancelled(&mut self, instance: InstanceId, params: Option<&RawValue>) {
+        #[derive(Deserialize)]
+        struct Wire<'a> {
+            #[serde(rename = "requestId", borrow)]
+            request_id: &'a RawValue,
+        }
+        let Some(wire) = params.and_then(|raw| serde_json::from_str::<Wire<'_>>(raw.get()).ok()) else { return };
+        let meant = |q: &crate::core::sessions::Question| q.instance == instance && q.id.get() == wire.request_id.get();
+        let Some(number) = self.questions.iter().find(|(_, q)| meant(q)).map(|(number, _)| *number) else { return };
+        let question = self.questions.remove(&number).expect("just found");
+        let params = format!(r#"{{"requestId":{number}}}"#);
+        let message = jsonrpc::message("notifications/cancelled", Some(&params));
+        let voice = question.call.and_then(|call| self.errands.get(&call)).map(|errand| errand.voice);
+        if let (Some(voice), Some(_)) = (voice, question.session) {
+            self.emit(voice, message);
+        }
+    }
+
+    pub(super) fn write(&mut self, instance: InstanceId, bytes: Vec<u8>) {
+        self.outputs.push_back(Output::Write { instance, bytes });
+    }
+}
+
+/// What follows a subscribed URI in one that it covers.
+fn is_below(rest: &str) -> bool {
+    rest.is_empty() || rest.starts_with(['/', '?', '#'])
+}
+
+/// The params of a notification on a `subscriptions/listen` stream.
+pub(super) fn tagged(subscription: &str, uri: Option<&str>) -> String {
+    let uri = uri.map_or(String::new(), |uri| format!(r#","uri":{}"#, json!(uri)));
+    format!(r#"{{"_meta":{{"io.modelcontextprotocol/subscriptionId":{subscription}}}{uri}}}"#)
+}

@@ -1,0 +1,525 @@
+//! MCP clients with a session: what they post, and the streams they open. Owns the meaning of their messages; what a
+//! server says back is routed in `fanout.rs` and `questions.rs`, and leaves through `voices.rs`. Invariant: a client
+//! reaches a session only if it is the one that opened it, at the endpoint where it did.
+
+use crate::api::auth::Principal;
+use crate::api::fault::{Code, Fault};
+use crate::core::calls::Caller;
+use crate::core::contract::{Answer, McpAsk, Output, ServerRef, StreamEvent, Takes};
+use crate::core::event_log::{EventId, EventLog};
+use crate::core::parked::WaitOn;
+use crate::core::sessions::{Abilities, Era, Errand, ErrandKind, Session, Version, Voice};
+use crate::core::wording::{
+    INVALID_PARAMS, INVALID_REQUEST, fault_message, minted_token, rpc_error, stateless_error, stateless_status,
+};
+use crate::core::{Core, Timer};
+use crate::ids::{CallId, ConnId, ServerId, SessionId, VoiceId};
+use crate::limits::{KEEP_ALIVE, SESSION_CALLS_MAX, SESSION_IDLE, SESSIONS_MAX, STREAM_AFTER};
+use crate::wire::jsonrpc::{self, Message, Reply};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// An `initialize` that waits for the server's own handshake.
+pub(super) struct Greeting {
+    id: Box<RawValue>,
+    owner: Arc<str>,
+    sees: Arc<[String]>,
+    version: Version,
+    abilities: Abilities,
+    takes: Takes,
+}
+
+impl Core {
+    pub(super) fn mcp(&mut self, conn: ConnId, who: &Principal, server: Option<&ServerRef>, ask: McpAsk<'_>) {
+        let target = match server.map(|server| self.find(server, who)).transpose() {
+            Ok(target) => target,
+            Err(fault) => return self.refuse_message(conn, None, &fault),
+        };
+        if let Some(id) = target
+            && !self.servers[&id].definition.stdio_bridge
+        {
+            let message = format!("{} has no stdio bridge; call it on its own port", self.servers[&id].definition.name);
+            return self.refuse_message(conn, None, &Fault::new(Code::BridgeDisabled, message));
+        }
+        match ask {
+            McpAsk::Post { session: None, takes, messages, .. } => match messages.first() {
+                Some(Message::Request { id, method, params }) if method == "initialize" && messages.len() == 1 => {
+                    self.initialize(conn, who, target, id, *params, takes);
+                }
+                Some(_) | None => {
+                    let message = "Mcp-Session-Id: is missing; send the one that the answer to initialize brought";
+                    self.refuse_message(conn, first_id(&messages), &Fault::new(Code::InvalidRequest, message));
+                }
+            },
+            McpAsk::Post { session: Some(session), takes, batch, messages } => {
+                match self.session_of(session, who, target) {
+                    Ok(version) if batch && !version.has_batches() => {
+                        let message = format!("{} has no batches: send one message at a time", version.wire());
+                        self.refuse_message(conn, None, &Fault::new(Code::InvalidRequest, message));
+                    }
+                    Ok(_) => self.post(conn, session, takes, batch, messages),
+                    Err(fault) => self.refuse_message(conn, first_id(&messages), &fault),
+                }
+            }
+            McpAsk::Stateless { request, takes } => self.stateless(conn, who, target, &request, takes),
+            McpAsk::Listen { session, after } => match self.session_of(session, who, target) {
+                Ok(_) => self.listen(conn, session, after),
+                Err(fault) => self.refuse_message(conn, None, &fault),
+            },
+            McpAsk::End { session } => match self.session_of(session, who, target) {
+                Ok(_) => {
+                    self.end_session(session, "its client has ended it");
+                    self.outputs.push_back(Output::Answer { conn, answer: Answer::SessionEnded });
+                }
+                Err(fault) => self.refuse_message(conn, None, &fault),
+            },
+            McpAsk::OldStream { post_to } => self.open_old_stream(conn, who, target, &post_to),
+            McpAsk::OldPost { session, message } => match self.session_of(session, who, target) {
+                Ok(_) => self.old_post(conn, session, message),
+                Err(fault) => self.refuse_message(conn, None, &fault),
+            },
+        }
+    }
+
+    fn session_of(&mut self, id: SessionId, who: &Principal, target: Option<ServerId>) -> Result<Version, Fault> {
+        let now_ms = self.now.mono_ms;
+        let session = self.sessions.get_mut(id).filter(|session| session.owner == who.name && session.server == target);
+        let gone = || Fault::new(Code::NotFound, "there is no such session (any more): initialize again");
+        let session = session.ok_or_else(gone)?;
+        session.used_ms = now_ms;
+        Ok(session.version)
+    }
+
+    // --- a session begins and ends ------------------------------------------------------------------------------------
+
+    fn initialize(
+        &mut self,
+        conn: ConnId,
+        who: &Principal,
+        target: Option<ServerId>,
+        id: &RawValue,
+        params: Option<&RawValue>,
+        takes: Takes,
+    ) {
+        let greeting = match Greeting::read(id, params, who, takes) {
+            Ok(greeting) => greeting,
+            Err(message) => return self.message(conn, 200, None, rpc_error(id.get(), INVALID_PARAMS, &message)),
+        };
+        match target {
+            None => self.welcome(conn, None, greeting),
+            Some(server) if self.servers[&server].face.is_some() => self.welcome(conn, target, greeting),
+            Some(server) => {
+                let deadline_ms = self.now.mono_ms + self.servers[&server].definition.startup_timeout_ms;
+                if let Err(fault) = self.servers[&server].admits(deadline_ms, self.now) {
+                    return self.refuse_message(conn, Some(id), &fault);
+                }
+                self.greetings.insert(conn, greeting);
+                self.park(conn, WaitOn::Face(server), deadline_ms);
+            }
+        }
+    }
+
+    /// The server has told who it is, or will not: those who wait to be introduced need not wait any longer.
+    pub(super) fn answer_greeting(&mut self, conn: ConnId, server: ServerId) {
+        let Some(greeting) = self.greetings.remove(&conn) else { return };
+        self.parked.release(conn);
+        self.deadlines.cancel(Timer::Client(conn));
+        match self.servers.get(&server) {
+            Some(known) if known.face.is_some() => self.welcome(conn, Some(server), greeting),
+            Some(known) => {
+                let why = known.last_error.clone().unwrap_or_else(|| "it is not ready yet".to_string());
+                let message = format!("{} cannot be used now: {why}", known.definition.name);
+                let fault = Fault::new(Code::Unavailable, message).retry_after_ms(1_000);
+                self.refuse_message(conn, Some(&greeting.id), &fault);
+            }
+            None => self.refuse_message(conn, Some(&greeting.id), &Fault::new(Code::NotFound, "the server is gone")),
+        }
+    }
+
+    fn welcome(&mut self, conn: ConnId, server: Option<ServerId>, greeting: Greeting) {
+        let face = match server {
+            Some(id) => self.servers[&id].face.clone().expect("looked at before"),
+            None => self.own_face(),
+        };
+        let result = face.initialize_result(greeting.version);
+        let message = jsonrpc::result(greeting.id.get(), result.as_bytes());
+        let Some(session) = self.open_session(server, &greeting) else {
+            let message = format!("{SESSIONS_MAX} sessions are open and busy");
+            let fault = Fault::new(Code::Unavailable, message).retry_after_ms(10_000);
+            return self.refuse_message(conn, Some(&greeting.id), &fault);
+        };
+        match greeting.takes {
+            Takes::Json | Takes::Either => self.message(conn, 200, Some(session), message),
+            Takes::Stream => {
+                let events = vec![StreamEvent::Message { id: None, data: message.into() }];
+                let answer = Answer::Stream { session: Some(session), events };
+                self.outputs.push_back(Output::Answer { conn, answer });
+                self.outputs.push_back(Output::EndStream { conn });
+            }
+        }
+    }
+
+    pub(super) fn open_session(&mut self, server: Option<ServerId>, greeting: &Greeting) -> Option<SessionId> {
+        if self.sessions.len() >= SESSIONS_MAX {
+            let idlest = self.sessions.idlest()?;
+            self.end_session(idlest, "it made room for another");
+        }
+        let id = SessionId(self.entropy.uuid());
+        self.sessions.insert(Session {
+            id,
+            server,
+            owner: Arc::clone(&greeting.owner),
+            sees: Arc::clone(&greeting.sees),
+            version: greeting.version,
+            abilities: greeting.abilities,
+            level: None,
+            subscriptions: BTreeSet::new(),
+            log: EventLog::default(),
+            ears: None,
+            heard: 0,
+            streams: BTreeMap::new(),
+            streams_minted: 0,
+            calls: Vec::new(),
+            used_ms: self.now.mono_ms,
+            old_stream: false,
+        });
+        self.deadlines.set(Timer::Session(id), self.now.mono_ms + SESSION_IDLE.as_millis() as u64);
+        Some(id)
+    }
+
+    pub(super) fn session_elapsed(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.get(id) else { return };
+        let idle_ms = SESSION_IDLE.as_millis() as u64;
+        let due_ms = if session.is_busy() { self.now.mono_ms + idle_ms } else { session.used_ms + idle_ms };
+        match due_ms <= self.now.mono_ms {
+            true => self.end_session(id, "it was idle for too long"),
+            false => self.deadlines.set(Timer::Session(id), due_ms),
+        }
+    }
+
+    pub(super) fn end_session(&mut self, id: SessionId, why: &str) {
+        let Some(session) = self.sessions.remove(id) else { return };
+        log::debug!("session of {} ended: {why}", session.owner);
+        self.deadlines.cancel(Timer::Session(id));
+        for call in &session.calls {
+            self.drop_errand(*call, "the session has ended");
+        }
+        if let Some(conn) = session.ears {
+            self.close_conn(conn);
+        }
+        for voice in self.voices_of(id) {
+            self.hang_up(voice);
+        }
+        let Some(server) = session.server else { return };
+        self.merge_level(server);
+        for uri in &session.subscriptions {
+            self.unsubscribe_if_last(server, uri);
+        }
+    }
+
+    /// A server is gone for good, and with it everything that clients have open at it.
+    pub(super) fn forget_clients(&mut self, server: ServerId) {
+        for session in self.sessions.of_server(server) {
+            self.end_session(session, "its server was removed");
+        }
+        let listens = |voice: &Voice| voice.listening.as_ref().is_some_and(|l| l.server == Some(server));
+        let mut voices: Vec<VoiceId> =
+            self.voices.iter().filter(|(_, voice)| listens(voice)).map(|(id, _)| *id).collect();
+        voices.sort();
+        for voice in voices {
+            self.hang_up(voice);
+        }
+    }
+
+    // --- what a client posts ------------------------------------------------------------------------------------------
+
+    fn post(&mut self, conn: ConnId, session: SessionId, takes: Takes, batch: bool, messages: Vec<Message<'_>>) {
+        let due = messages.iter().filter(|message| matches!(message, Message::Request { .. })).count();
+        if due == 0 {
+            for message in messages {
+                self.told(session, message);
+            }
+            self.outputs.push_back(Output::Answer { conn, answer: Answer::Accepted });
+            return;
+        }
+        let voice = self.open_voice(Some(conn), Some(session), takes != Takes::Json, due);
+        if batch || takes == Takes::Stream {
+            self.open_stream(voice);
+        }
+        for message in messages {
+            match message {
+                Message::Request { id, method, params } => self.requested(voice, session, id, &method, params),
+                Message::Notification { .. } | Message::Reply { .. } | Message::Stray => self.told(session, message),
+            }
+        }
+        // A call that takes its time goes over a stream, which can be kept alive and resumed.
+        if self.voices.get(&voice).is_some_and(|voice| voice.stream.is_none()) {
+            self.deadlines.set(Timer::Stream(conn), self.now.mono_ms + STREAM_AFTER.as_millis() as u64);
+        }
+    }
+
+    pub(super) fn requested(
+        &mut self,
+        voice: VoiceId,
+        session: SessionId,
+        id: &RawValue,
+        method: &str,
+        params: Option<&RawValue>,
+    ) {
+        let Some(server) = self.sessions.get(session).map(|session| session.server) else { return };
+        match (method, server) {
+            ("ping", _) => self.finish(voice, None, 200, jsonrpc::result(id.get(), b"{}")),
+            ("initialize", _) => {
+                let message = "this session is initialized; initialize without Mcp-Session-Id for another";
+                self.finish(voice, None, 200, rpc_error(id.get(), INVALID_REQUEST, message));
+            }
+            ("logging/setLevel", _) => self.set_level(voice, session, id, params),
+            (_, None) => self.aggregate_request(voice, session, id, method, params),
+            ("resources/subscribe" | "resources/unsubscribe", Some(server)) => {
+                self.subscription(voice, session, server, id, method, params);
+            }
+            (_, Some(server)) => self.forward(voice, session, server, id, method, params, ErrandKind::Plain),
+        }
+    }
+
+    /// Sends a session's request to a server, under an id and a progress token of ours.
+    #[allow(clippy::too_many_arguments)] // one call, named by its parts
+    pub(super) fn forward(
+        &mut self,
+        voice: VoiceId,
+        session_id: SessionId,
+        server: ServerId,
+        id: &RawValue,
+        method: &str,
+        params: Option<&RawValue>,
+        kind: ErrandKind,
+    ) {
+        let Some(session) = self.sessions.get(session_id) else { return };
+        if session.calls.len() >= SESSION_CALLS_MAX {
+            let message = format!("{SESSION_CALLS_MAX} requests of this session wait already");
+            return self.finish(voice, None, 200, fault_message(id.get(), &Fault::new(Code::QueueFull, message)));
+        }
+        let (abilities, owner) = (session.abilities, Arc::clone(&session.owner));
+        let mut token = None;
+        let sent = self.submit(server, None, Caller::Mcp, |call| {
+            let (params, own) = minted_token(params, call);
+            token = own;
+            jsonrpc::forwarded(call, method, params.as_deref())
+        });
+        match sent {
+            Ok((call, timeout_ms)) => {
+                let errand = Errand {
+                    voice,
+                    session: Some(session_id),
+                    id: id.to_owned(),
+                    token,
+                    kind,
+                    abilities,
+                    level: None,
+                    era: Era::Same,
+                    timeout_ms,
+                    owner,
+                };
+                self.errands.insert(call, errand);
+                self.sessions.get_mut(session_id).expect("just seen").calls.push(call);
+                self.voices.get_mut(&voice).expect("it asks").calls.push(call);
+            }
+            Err(fault) => self.finish(voice, None, 200, fault_message(id.get(), &fault)),
+        }
+    }
+
+    /// Notifications of a client, and its answers to questions.
+    pub(super) fn told(&mut self, session: SessionId, message: Message<'_>) {
+        match message {
+            Message::Reply { id, body } => self.question_answered(session, id, &body),
+            Message::Notification { method, params } => match &*method {
+                "notifications/initialized" => {}
+                "notifications/cancelled" => self.cancelled_by_client(session, params),
+                _ => {
+                    let server = self.sessions.get(session).and_then(|session| session.server);
+                    let instance = server.and_then(|server| self.servers.get(&server)?.life.ready_instance());
+                    if let Some(instance) = instance {
+                        let bytes = jsonrpc::forwarded_notification(&method, params.map(RawValue::get));
+                        self.outputs.push_back(Output::Write { instance, bytes });
+                    }
+                }
+            },
+            Message::Request { .. } | Message::Stray => {}
+        }
+    }
+
+    /// Only a request of the same session can be meant, whatever id others use.
+    fn cancelled_by_client(&mut self, session: SessionId, params: Option<&RawValue>) {
+        #[derive(Deserialize)]
+        struct Wire<'a> {
+            #[serde(rename = "requestId", borrow)]
+            request_id: &'a RawValue,
+        }
+        let Some(wire) = params.and_then(|raw| serde_json::from_str::<Wire<'_>>(raw.get()).ok()) else { return };
+        let Some(session) = self.sessions.get(session) else { return };
+        let is_it = |call: &&CallId| self.errands.get(call).is_some_and(|e| e.id.get() == wire.request_id.get());
+        let Some(call) = session.calls.iter().find(is_it).copied() else { return };
+        let voice = self.errands[&call].voice;
+        self.drop_errand(call, "the client has cancelled it");
+        self.unanswered(voice, call);
+    }
+
+    // --- streams that a client opens ----------------------------------------------------------------------------------
+
+    fn listen(&mut self, conn: ConnId, id: SessionId, after: Option<EventId>) {
+        let session = self.sessions.get_mut(id).expect("looked up before");
+        if let Some(after) = after.filter(|after| after.stream != 0) {
+            return self.resume(conn, id, after);
+        }
+        let since = after.map_or(session.heard, |after| after.seq);
+        let mut events = Vec::new();
+        if session.version.knows_priming() {
+            events.push(StreamEvent::Prime { id: session.log.mark(0) });
+        }
+        for (id, data) in session.log.after(EventId { stream: 0, seq: since }) {
+            session.heard = id.seq;
+            events.push(StreamEvent::Message { id: Some(id), data });
+        }
+        // The newest wins: the other may be a connection whose end nobody has noticed yet.
+        let before = session.ears.replace(conn);
+        self.parked.park(conn, WaitOn::Ears(id));
+        self.outputs.push_back(Output::Answer { conn, answer: Answer::Stream { session: None, events } });
+        self.deadlines.set(Timer::Stream(conn), self.now.mono_ms + KEEP_ALIVE.as_millis() as u64);
+        if let Some(before) = before {
+            self.close_conn(before);
+        }
+    }
+
+    /// The rest of a request's stream, and what is still to come on it.
+    fn resume(&mut self, conn: ConnId, id: SessionId, after: EventId) {
+        let session = self.sessions.get(id).expect("looked up before");
+        let replay = session.log.after(after);
+        let events = replay.map(|(id, data)| StreamEvent::Message { id: Some(id), data }).collect();
+        let voice = session.streams.get(&after.stream).copied();
+        self.outputs.push_back(Output::Answer { conn, answer: Answer::Stream { session: None, events } });
+        match voice.and_then(|voice| Some((voice, self.voices.get_mut(&voice)?))) {
+            Some((voice, open)) => {
+                let before = open.conn.replace(conn);
+                self.parked.park(conn, WaitOn::Voice(voice));
+                self.deadlines.set(Timer::Stream(conn), self.now.mono_ms + KEEP_ALIVE.as_millis() as u64);
+                if let Some(before) = before {
+                    self.close_conn(before);
+                }
+            }
+            None => self.outputs.push_back(Output::EndStream { conn }),
+        }
+    }
+
+    // --- answers --------------------------------------------------------------------------------------------------------
+
+    /// The server has answered, or will not: the client hears it under its own id.
+    pub(super) fn errand_replied(&mut self, call: CallId, reply: &Reply<'_>) {
+        let Some(errand) = self.take_errand(call) else { return };
+        let id = errand.id.get();
+        let (status, message) = match (errand.era, reply) {
+            (Era::Same | Era::SessionOverStateless, Reply::Result(raw)) => {
+                self.settle_subscription(&errand);
+                (200, jsonrpc::result(id, raw.get().as_bytes()))
+            }
+            (Era::Same | Era::SessionOverStateless, Reply::Error { raw, .. }) => {
+                (200, jsonrpc::error(id, raw.get().as_bytes()))
+            }
+            (Era::Stateless | Era::StatelessOverSessions, Reply::Result(raw)) => {
+                (200, jsonrpc::result(id, &self.stateless_result(&errand, call, raw)))
+            }
+            (Era::Stateless | Era::StatelessOverSessions, Reply::Error { code, raw }) => {
+                let (code, raw) = stateless_error(&errand, *code, raw.get());
+                (stateless_status(code), jsonrpc::error(id, raw.as_bytes()))
+            }
+            (_, Reply::Neither) => {
+                let fault = Fault::new(Code::BadServerOutput, "the reply has neither a valid result nor an error");
+                (200, fault_message(id, &fault))
+            }
+        };
+        self.finish(errand.voice, Some(call), status, message);
+    }
+
+    pub(super) fn errand_failed(&mut self, call: CallId, fault: &Fault) {
+        let Some(errand) = self.take_errand(call) else { return };
+        self.finish(errand.voice, Some(call), 200, fault_message(errand.id.get(), fault));
+    }
+
+    fn settle_subscription(&mut self, errand: &Errand) {
+        let Some(session) = errand.session.and_then(|id| self.sessions.get_mut(id)) else { return };
+        match &errand.kind {
+            ErrandKind::Subscribe(uri) => _ = session.subscriptions.insert(uri.clone()),
+            ErrandKind::Unsubscribe(_) | ErrandKind::Plain | ErrandKind::Cacheable | ErrandKind::ReadResource => {}
+        }
+    }
+
+    pub(super) fn take_errand(&mut self, call: CallId) -> Option<Errand> {
+        let errand = self.errands.remove(&call)?;
+        if let Some(session) = errand.session.and_then(|id| self.sessions.get_mut(id)) {
+            session.calls.retain(|other| *other != call);
+            session.used_ms = self.now.mono_ms;
+        }
+        self.withdraw_questions(call);
+        Some(errand)
+    }
+
+    /// Nobody waits for it any more: the server is told, and the slot is free.
+    pub(super) fn drop_errand(&mut self, call: CallId, why: &str) {
+        self.take_errand(call);
+        self.abandon_call(call, why);
+    }
+
+    pub(super) fn message(&mut self, conn: ConnId, status: u16, session: Option<SessionId>, body: Vec<u8>) {
+        self.outputs.push_back(Output::Answer { conn, answer: Answer::Message { status, session, body } });
+    }
+
+    /// A refusal of the transport's, before any session or call is touched.
+    pub(super) fn refuse_message(&mut self, conn: ConnId, id: Option<&RawValue>, fault: &Fault) {
+        let body = fault_message(id.map_or("null", RawValue::get), fault);
+        self.message(conn, fault.code.status(), None, body);
+    }
+}
+
+fn first_id<'a>(messages: &[Message<'a>]) -> Option<&'a RawValue> {
+    match messages.first() {
+        Some(Message::Request { id, .. }) => Some(id),
+        Some(Message::Notification { .. } | Message::Reply { .. } | Message::Stray) | None => None,
+    }
+}
+
+impl Greeting {
+    fn read(id: &RawValue, params: Option<&RawValue>, who: &Principal, takes: Takes) -> Result<Greeting, String> {
+        let (version, abilities) = Greeting::declared(params)?;
+        Ok(Greeting { id: id.to_owned(), version, abilities, ..Greeting::before_hello(who, takes) })
+    }
+
+    /// Somebody of whom nothing is known yet but who they are.
+    pub(super) fn before_hello(who: &Principal, takes: Takes) -> Greeting {
+        Greeting {
+            id: RawValue::NULL.to_owned(),
+            owner: Arc::clone(&who.name),
+            sees: Arc::clone(&who.servers),
+            version: Version::NEWEST,
+            abilities: Abilities::default(),
+            takes,
+        }
+    }
+
+    /// What the params of an `initialize` say. A version that is not known here becomes the newest that is: the client
+    /// decides whether it can live with that.
+    pub(super) fn declared(params: Option<&RawValue>) -> Result<(Version, Abilities), String> {
+        #[derive(Deserialize)]
+        struct Wire<'a> {
+            #[serde(rename = "protocolVersion")]
+            protocol_version: Option<String>,
+            #[serde(borrow)]
+            capabilities: Option<&'a RawValue>,
+        }
+        let params = params.ok_or("params: protocolVersion, capabilities and clientInfo are required")?;
+        let wire: Wire<'_> = serde_json::from_str(params.get()).map_err(|_| "params: expected an object")?;
+        let version = wire.protocol_version.ok_or("protocolVersion: is required")?;
+        let abilities = wire.capabilities.map(Abilities::of).unwrap_or_default();
+        Ok((Version::of(&version).unwrap_or(Version::NEWEST), abilities))
+    }
+}

@@ -1,0 +1,122 @@
+//! Questions that a server asks in mid-call: sampling, elicitation, roots. They go to the client whose call it is at work
+//! on, if that client declared that it can be asked, and to no other; everybody else's server gets an error at once.
+//! Invariant: every question is answered once, by its client or by an error, and none outlives its call.
+
+use crate::core::Core;
+use crate::core::fanout::Busy;
+use crate::core::sessions::{Era, Question};
+use crate::core::wording::METHOD_NOT_FOUND;
+use crate::ids::{CallId, InstanceId, ServerId, SessionId};
+use crate::limits::{QUESTION_TIMEOUT, QUESTIONS_MAX};
+use crate::wire::jsonrpc::{self, Reply};
+use serde_json::value::RawValue;
+
+impl Core {
+    pub(super) fn asked_by_server(
+        &mut self,
+        server: ServerId,
+        instance: InstanceId,
+        id: &RawValue,
+        method: &str,
+        params: Option<&RawValue>,
+    ) {
+        if method == "ping" {
+            return self.write(instance, jsonrpc::result_reply(id, "{}"));
+        }
+        if let Err(why) = self.pass_question(server, instance, id, method, params) {
+            self.write(instance, jsonrpc::error_reply(id, METHOD_NOT_FOUND, &why));
+        }
+    }
+
+    fn pass_question(
+        &mut self,
+        server: ServerId,
+        instance: InstanceId,
+        id: &RawValue,
+        method: &str,
+        params: Option<&RawValue>,
+    ) -> Result<(), String> {
+        let call = match self.busy_with(server) {
+            Busy::With(call) => call,
+            Busy::Idle => return Err(format!("no client here takes {method}: none has a call under way")),
+            Busy::Unclear => return Err(format!("no client here takes {method}: it is unclear whose call it is for")),
+        };
+        let errand = &self.errands[&call];
+        if !errand.abilities.cover(method, params) {
+            return Err(format!("the client did not declare that it takes {method}"));
+        }
+        if self.questions.values().filter(|question| question.instance == instance).count() >= QUESTIONS_MAX {
+            return Err(format!("{QUESTIONS_MAX} questions wait for an answer already"));
+        }
+        let (voice, session, era) = (errand.voice, errand.session, errand.era);
+        let number = self.calls.mint().0;
+        let question = Question {
+            server,
+            instance,
+            id: id.to_owned(),
+            method: method.to_string(),
+            params: params.map(RawValue::to_owned),
+            call: Some(call),
+            session,
+        };
+        match era {
+            Era::StatelessOverSessions => {
+                self.questions.insert(number, question);
+                self.suspend(call);
+            }
+            Era::Stateless => return Err("a server without sessions asks by its result".to_string()),
+            Era::Same | Era::SessionOverStateless => {
+                let message = || jsonrpc::question(number, method, params.map(RawValue::get));
+                if !self.emit(voice, message()) {
+                    let hears = session.filter(|id| self.sessions.get(*id).is_some_and(|s| s.ears.is_some()));
+                    let session = hears.ok_or("the client takes no stream on which it could be asked")?;
+                    self.tell_session(session, message());
+                }
+                self.questions.insert(number, question);
+            }
+        }
+        self.postpone(call, QUESTION_TIMEOUT.as_millis() as u64);
+        Ok(())
+    }
+
+    /// Only the session that was asked can answer.
+    pub(super) fn question_answered(&mut self, session: SessionId, number: u64, reply: &Reply<'_>) {
+        if self.questions.get(&number).is_none_or(|question| question.session != Some(session)) {
+            return;
+        }
+        self.pass_answer(number, reply);
+    }
+
+    pub(super) fn pass_answer(&mut self, number: u64, reply: &Reply<'_>) {
+        let Some(question) = self.questions.remove(&number) else { return };
+        let bytes = match reply {
+            Reply::Result(raw) => jsonrpc::forwarded_reply(&question.id, "result", raw),
+            Reply::Error { raw, .. } => jsonrpc::forwarded_reply(&question.id, "error", raw),
+            Reply::Neither => jsonrpc::error_reply(&question.id, -32603, "the client's answer makes no sense"),
+        };
+        self.write(question.instance, bytes);
+        if let Some(call) = question.call
+            && let Some(errand) = self.errands.get(&call)
+        {
+            self.postpone(call, errand.timeout_ms);
+        }
+    }
+
+    /// The call is over: whatever was asked on its behalf will not be answered any more.
+    pub(super) fn withdraw_questions(&mut self, call: CallId) {
+        if self.questions.is_empty() {
+            return;
+        }
+        let mut open: Vec<u64> =
+            self.questions.iter().filter(|(_, q)| q.call == Some(call)).map(|(number, _)| *number).collect();
+        open.sort();
+        for number in open {
+            let question = self.questions.remove(&number).expect("just listed");
+            let alive = self.servers.get(&question.server).and_then(|server| server.life.ready_instance());
+            if alive == Some(question.instance) {
+                let bytes = jsonrpc::error_reply(&question.id, -32603, "the call that this was asked for is over");
+                self.write(question.instance, bytes);
+            }
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! MCP sessions and the requests under way in them. Owns what each client declared, set and subscribed to, and where
+//! its answers go; never decides what a message means. Invariant: an errand belongs to one voice, and a voice has one
+//! connection or, once its stream has event ids, may wait for another.
+
+use crate::core::event_log::EventLog;
+use crate::ids::{CallId, ConnId, InstanceId, ServerId, SessionId, VoiceId};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+/// Versions of the protocol that have sessions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Version {
+    V2024_11_05,
+    V2025_03_26,
+    V2025_06_18,
+    V2025_11_25,
+}
+
+/// The version without sessions.
+pub const STATELESS: &str = "2026-07-28";
+
+impl Version {
+    pub const ALL: [Version; 4] =
+        [Version::V2024_11_05, Version::V2025_03_26, Version::V2025_06_18, Version::V2025_11_25];
+    pub const NEWEST: Version = Version::V2025_11_25;
+
+    pub fn wire(self) -> &'static str {
+        match self {
+            Version::V2024_11_05 => "2024-11-05",
+            Version::V2025_03_26 => "2025-03-26",
+            Version::V2025_06_18 => "2025-06-18",
+            Version::V2025_11_25 => "2025-11-25",
+        }
+    }
+
+    pub fn of(text: &str) -> Option<Version> {
+        Version::ALL.into_iter().find(|version| version.wire() == text)
+    }
+
+    /// May an event come that has an id and no message? Older clients would try to read one.
+    pub fn knows_priming(self) -> bool {
+        self >= Version::V2025_11_25
+    }
+
+    pub fn has_batches(self) -> bool {
+        self == Version::V2025_03_26
+    }
+}
+
+/// What a client said it can be asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Abilities {
+    pub sampling: bool,
+    pub sampling_tools: bool,
+    pub elicitation: bool,
+    pub elicitation_url: bool,
+    pub roots: bool,
+}
+
+impl Abilities {
+    /// From a `capabilities` object; what cannot be read is not declared.
+    pub fn of(capabilities: &RawValue) -> Abilities {
+        #[derive(Deserialize, Default)]
+        #[serde(default)]
+        struct Wire<'a> {
+            #[serde(borrow)]
+            sampling: Option<&'a RawValue>,
+            #[serde(borrow)]
+            elicitation: Option<&'a RawValue>,
+            #[serde(borrow)]
+            roots: Option<&'a RawValue>,
+        }
+        #[derive(Deserialize, Default)]
+        #[serde(default)]
+        struct Parts<'a> {
+            #[serde(borrow)]
+            tools: Option<&'a RawValue>,
+            #[serde(borrow)]
+            url: Option<&'a RawValue>,
+        }
+        let object = |raw: &Option<&RawValue>| raw.is_some_and(|raw| raw.get().starts_with('{'));
+        let wire: Wire<'_> = serde_json::from_str(capabilities.get()).unwrap_or_default();
+        let parts = |raw: Option<&RawValue>| -> (bool, bool) {
+            let parts: Parts<'_> = raw.and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default();
+            (parts.tools.is_some(), parts.url.is_some())
+        };
+        Abilities {
+            sampling: object(&wire.sampling),
+            sampling_tools: parts(wire.sampling).0,
+            elicitation: object(&wire.elicitation),
+            elicitation_url: parts(wire.elicitation).1,
+            roots: object(&wire.roots),
+        }
+    }
+
+    /// May this client be asked that? `params` decide where a method has two forms.
+    pub fn cover(&self, method: &str, params: Option<&RawValue>) -> bool {
+        #[derive(Deserialize, Default)]
+        #[serde(default)]
+        struct Form<'a> {
+            mode: Option<String>,
+            #[serde(borrow)]
+            tools: Option<&'a RawValue>,
+        }
+        let form = || -> Form<'_> { params.and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default() };
+        match method {
+            "sampling/createMessage" => self.sampling && (self.sampling_tools || form().tools.is_none()),
+            "elicitation/create" => self.elicitation && (self.elicitation_url || form().mode.as_deref() != Some("url")),
+            "roots/list" => self.roots,
+            _ => false,
+        }
+    }
+}
+
+/// Of log messages, the least severe first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Level(u8);
+
+impl Level {
+    const NAMES: [&str; 8] = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
+
+    pub fn of(name: &str) -> Option<Level> {
+        Level::NAMES.iter().position(|known| *known == name).map(|at| Level(at as u8))
+    }
+
+    pub fn wire(self) -> &'static str {
+        Level::NAMES[self.0 as usize]
+    }
+}
+
+pub struct Session {
+    pub id: SessionId,
+    /// None: the endpoint of all servers.
+    pub server: Option<ServerId>,
+    /// Whoever opened it; nobody else is in it.
+    pub owner: Arc<str>,
+    /// The servers its owner may see; empty: all.
+    pub sees: Arc<[String]>,
+    pub version: Version,
+    pub abilities: Abilities,
+    pub level: Option<Level>,
+    pub subscriptions: BTreeSet<String>,
+    pub log: EventLog,
+    /// The open stream of what no request asked for.
+    pub ears: Option<ConnId>,
+    /// The last event of that stream that some connection was given.
+    pub heard: u64,
+    /// Streams of requests that are not over, and whose voice each is.
+    pub streams: BTreeMap<u32, VoiceId>,
+    pub streams_minted: u32,
+    pub calls: Vec<CallId>,
+    pub used_ms: u64,
+    /// Of the oldest version: everything goes over its one stream.
+    pub old_stream: bool,
+}
+
+impl Session {
+    pub fn is_busy(&self) -> bool {
+        self.ears.is_some() || !self.streams.is_empty() || !self.calls.is_empty()
+    }
+}
+
+/// One POST of a client that waits for answers.
+pub struct Voice {
+    /// None: its stream was lost, and may be resumed.
+    pub conn: Option<ConnId>,
+    pub session: Option<SessionId>,
+    pub takes_stream: bool,
+    /// Answers come over a stream from here on; without a session it has no number that matters.
+    pub stream: Option<u32>,
+    /// Answers that are still due.
+    pub due: usize,
+    pub calls: Vec<CallId>,
+    pub listening: Option<Listening>,
+}
+
+/// An open `subscriptions/listen`.
+pub struct Listening {
+    pub server: Option<ServerId>,
+    pub owner: Arc<str>,
+    pub sees: Arc<[String]>,
+    /// The client's request id, which names the subscription.
+    pub id: Box<RawValue>,
+    pub tools: bool,
+    pub prompts: bool,
+    pub resources: bool,
+    pub uris: BTreeSet<String>,
+}
+
+/// One request of an MCP client that became a call.
+pub struct Errand {
+    pub voice: VoiceId,
+    pub session: Option<SessionId>,
+    /// The client's own id and progress token, as it wrote them.
+    pub id: Box<RawValue>,
+    pub token: Option<Box<RawValue>>,
+    pub kind: ErrandKind,
+    pub abilities: Abilities,
+    /// Log messages it wants, where no session says so.
+    pub level: Option<Level>,
+    pub era: Era,
+    pub timeout_ms: u64,
+    /// Who asked, for what is resumed without a session.
+    pub owner: Arc<str>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ErrandKind {
+    Plain,
+    Subscribe(String),
+    Unsubscribe(String),
+    /// Results of these may be cached by clients; they say for how long.
+    Cacheable,
+    ReadResource,
+}
+
+/// Which of the two dialects the client speaks, and the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Era {
+    /// The same: nothing is translated.
+    Same,
+    /// A client without sessions and a server that knows only those.
+    StatelessOverSessions,
+    /// Both without sessions.
+    Stateless,
+    /// A client with a session and a server that knows none.
+    SessionOverStateless,
+}
+
+/// A question that a server asked in mid-call and that a client has to answer.
+pub struct Question {
+    pub server: ServerId,
+    pub instance: InstanceId,
+    /// The server's own id for it.
+    pub id: Box<RawValue>,
+    pub method: String,
+    pub params: Option<Box<RawValue>>,
+    pub call: Option<CallId>,
+    pub session: Option<SessionId>,
+}
+
+#[derive(Default)]
+pub struct Sessions {
+    table: HashMap<SessionId, Session>,
+    pub logged_bytes: usize,
+}
+
+impl Sessions {
+    pub fn insert(&mut self, session: Session) {
+        self.table.insert(session.id, session);
+    }
+
+    pub fn get(&self, id: SessionId) -> Option<&Session> {
+        self.table.get(&id)
+    }
+
+    pub fn get_mut(&mut self, id: SessionId) -> Option<&mut Session> {
+        self.table.get_mut(&id)
+    }
+
+    pub fn remove(&mut self, id: SessionId) -> Option<Session> {
+        let session = self.table.remove(&id)?;
+        self.logged_bytes -= session.log.bytes();
+        Some(session)
+    }
+
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Session> {
+        self.table.values()
+    }
+
+    /// In a fixed order, so that a simulation can be replayed.
+    pub fn of_server(&self, server: ServerId) -> Vec<SessionId> {
+        let mut found: Vec<SessionId> =
+            self.table.values().filter(|session| session.server == Some(server)).map(|session| session.id).collect();
+        found.sort();
+        found
+    }
+
+    /// Whoever has been idle for longest and has nothing open.
+    pub fn idlest(&self) -> Option<SessionId> {
+        let idle = self.table.values().filter(|session| !session.is_busy());
+        idle.min_by_key(|session| (session.used_ms, session.id)).map(|session| session.id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn raw(text: &str) -> Box<RawValue> {
+        RawValue::from_string(text.to_string()).unwrap()
+    }
+
+    #[test]
+    fn a_client_is_asked_only_what_it_declared() {
+        for (capabilities, method, params, expected) in [
+            ("{}", "roots/list", "{}", false),
+            (r#"{"roots":{}}"#, "roots/list", "{}", true),
+            (r#"{"roots":true}"#, "roots/list", "{}", false),
+            (r#"{"sampling":{}}"#, "sampling/createMessage", "{}", true),
+            (r#"{"sampling":{}}"#, "sampling/createMessage", r#"{"tools":[]}"#, false),
+            (r#"{"sampling":{"tools":{}}}"#, "sampling/createMessage", r#"{"tools":[]}"#, true),
+            (r#"{"elicitation":{}}"#, "elicitation/create", r#"{"mode":"form"}"#, true),
+            (r#"{"elicitation":{}}"#, "elicitation/create", r#"{"mode":"url"}"#, false),
+            (r#"{"elicitation":{"url":{}}}"#, "elicitation/create", r#"{"mode":"url"}"#, true),
+            (r#"{"elicitation":{}}"#, "sampling/createMessage", "{}", false),
+            (r#"{"anything":{}}"#, "anything/else", "{}", false),
+            ("[]", "roots/list", "{}", false),
+        ] {
+            let abilities = Abilities::of(&raw(capabilities));
+            assert_eq!(abilities.cover(method, Some(&raw(params))), expected, "{capabilities} {method} {params}");
+        }
+    }
+
+    #[test]
+    fn versions_and_levels_are_known_by_their_names() {
+        for version in Version::ALL {
+            assert_eq!(Version::of(version.wire()), Some(version));
+        }
+        assert_eq!(Version::of(STATELESS), None);
+        assert!(Level::of("debug") < Level::of("info") && Level::of("loud").is_none());
+    }
+}

@@ -1,0 +1,126 @@
+//! Clients that wait for a server: until it is ready, down, gone, or has told who it is. Gives each its one answer, as soon
+//! as the state allows it, at its deadline, or never, because it has left.
+
+use crate::api::fault::{Code, Fault};
+use crate::core::contract::{Answer, Output};
+use crate::core::lifecycle::State;
+use crate::core::parked::WaitOn;
+use crate::core::{Core, Timer};
+use crate::ids::{ConnId, ServerId};
+
+impl Core {
+    pub(super) fn park(&mut self, conn: ConnId, on: WaitOn, until_ms: u64) {
+        self.parked.park(conn, on);
+        self.deadlines.set(Timer::Client(conn), until_ms);
+    }
+
+    /// Gives a waiting client its one answer. One that is gone, or has had it, gets nothing.
+    pub(super) fn answer(&mut self, conn: ConnId, answer: Answer) {
+        if self.parked.release(conn).is_some() {
+            self.deadlines.cancel(Timer::Client(conn));
+            self.outputs.push_back(Output::Answer { conn, answer });
+        }
+    }
+
+    pub(super) fn refuse(&mut self, conn: ConnId, fault: Fault) {
+        self.answer(conn, Answer::Refused(fault));
+    }
+
+    pub(super) fn status_answer(&self, id: ServerId, registered: bool) -> Answer {
+        match self.servers.get(&id) {
+            Some(server) if server.removing.is_none() => {
+                let view = Box::new(server.view(&self.settings.providers[0], self.now));
+                if registered { Answer::Registered(view) } else { Answer::Status(view) }
+            }
+            Some(_) | None => Answer::Refused(Fault::new(Code::NotFound, "the server was removed meanwhile")),
+        }
+    }
+
+    /// The server's state may be what somebody waits for.
+    pub(super) fn tell_waiting(&mut self, id: ServerId) {
+        let Some(server) = self.servers.get(&id) else { return };
+        let state = server.life.state().clone();
+        for (conn, on) in self.parked.on_server(id) {
+            let over = match on {
+                WaitOn::Ready { .. } | WaitOn::Face(_) => match state {
+                    State::Ready { .. } | State::Unresponsive { .. } | State::Down | State::Failed => true,
+                    State::Waiting { looping, .. } => looping,
+                    State::Pulling
+                    | State::Due
+                    | State::Launching { .. }
+                    | State::Greeting { .. }
+                    | State::Mute { .. }
+                    | State::Stopping { .. } => false,
+                },
+                WaitOn::Down(_) => matches!(state, State::Down | State::Failed),
+                WaitOn::Gone(_)
+                | WaitOn::Reply(_)
+                | WaitOn::Stored(_)
+                | WaitOn::Log(_)
+                | WaitOn::News
+                | WaitOn::Voice(_)
+                | WaitOn::Ears(_) => false,
+            };
+            if over && matches!(on, WaitOn::Face(_)) {
+                self.answer_greeting(conn, id);
+            } else if over {
+                let answer = self.status_answer(id, matches!(on, WaitOn::Ready { registered: true, .. }));
+                self.answer(conn, answer);
+            }
+        }
+        if state == State::Down && self.servers.get(&id).is_some_and(|server| server.removing.is_some()) {
+            self.forget(id);
+        }
+    }
+
+    /// The start has failed in a way that waiting will not mend: say so at once.
+    pub(super) fn answer_ready_waits(&mut self, id: ServerId) {
+        for (conn, on) in self.parked.on_server(id) {
+            if let WaitOn::Ready { registered, .. } = on {
+                let answer = self.status_answer(id, registered);
+                self.answer(conn, answer);
+            }
+        }
+    }
+
+    pub(super) fn wait_timed_out(&mut self, conn: ConnId) {
+        let Some(on) = self.parked.get(conn) else { return };
+        match on {
+            WaitOn::Ready { server, registered } => {
+                let answer = self.status_answer(server, registered);
+                self.answer(conn, answer);
+            }
+            WaitOn::Down(server) => {
+                let answer = self.status_answer(server, false);
+                self.answer(conn, answer);
+            }
+            WaitOn::Stored(seq) => self.store_timed_out(conn, seq),
+            WaitOn::Gone(_) => {
+                self.refuse(conn, Fault::new(Code::Unavailable, "the server is removed, but still on its way out"));
+            }
+            WaitOn::Face(server) => self.answer_greeting(conn, server),
+            WaitOn::Reply(_) | WaitOn::Log(_) | WaitOn::News | WaitOn::Voice(_) | WaitOn::Ears(_) => {
+                unreachable!("they have no deadline of this kind")
+            }
+        }
+    }
+
+    pub(super) fn client_gone(&mut self, conn: ConnId) {
+        self.deadlines.cancel(Timer::Client(conn));
+        match self.parked.release(conn) {
+            Some(WaitOn::Reply(call)) => self.abandon_call(call, "the client has disconnected"),
+            Some(WaitOn::Voice(voice)) => self.voice_lost(voice, conn),
+            Some(WaitOn::Ears(session)) => self.ears_lost(session, conn),
+            Some(WaitOn::Face(_)) => _ = self.greetings.remove(&conn),
+            Some(WaitOn::Log(id)) => {
+                self.deadlines.cancel(Timer::Stream(conn));
+                if let Some(server) = self.servers.get_mut(&id) {
+                    server.followers.retain(|other| *other != conn);
+                }
+            }
+            Some(WaitOn::News) => self.stop_watching(conn),
+            // What they asked for goes on without them.
+            Some(WaitOn::Stored(_) | WaitOn::Ready { .. } | WaitOn::Down(_) | WaitOn::Gone(_)) | None => {}
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! What clients have set at a server that they share: log levels and subscriptions. Each session has its own; the one
+//! process is told what covers them all, again after every restart, and no more once nobody wants it.
+
+use crate::core::Core;
+use crate::core::calls::Caller;
+use crate::core::sessions::{Era, ErrandKind, Level};
+use crate::core::wording::{INVALID_PARAMS, METHOD_NOT_FOUND, rpc_error};
+use crate::ids::{ServerId, SessionId, VoiceId};
+use crate::limits::{SUBSCRIPTIONS_MAX, TOOL_LIST_TIMEOUT, URI_MAX};
+use crate::wire::jsonrpc;
+use serde::Deserialize;
+use serde_json::json;
+use serde_json::value::RawValue;
+
+impl Core {
+    pub(super) fn set_level(&mut self, voice: VoiceId, session: SessionId, id: &RawValue, params: Option<&RawValue>) {
+        #[derive(Deserialize)]
+        struct Wire {
+            level: String,
+        }
+        let level = params.and_then(|raw| serde_json::from_str::<Wire>(raw.get()).ok());
+        let Some(level) = level.and_then(|wire| Level::of(&wire.level)) else {
+            let message = "level: expected one of debug, info, notice, warning, error, critical, alert, emergency";
+            return self.finish(voice, None, 200, rpc_error(id.get(), INVALID_PARAMS, message));
+        };
+        let Some(known) = self.sessions.get_mut(session) else { return };
+        known.level = Some(level);
+        if let Some(server) = known.server {
+            if !self.servers.get(&server).is_some_and(|server| server.offers("logging")) {
+                let message = "this server sends no log messages";
+                return self.finish(voice, None, 200, rpc_error(id.get(), METHOD_NOT_FOUND, message));
+            }
+            self.merge_level(server);
+        }
+        self.finish(voice, None, 200, jsonrpc::result(id.get(), b"{}"));
+    }
+
+    pub(super) fn subscription(
+        &mut self,
+        voice: VoiceId,
+        session_id: SessionId,
+        server: ServerId,
+        id: &RawValue,
+        method: &str,
+        params: Option<&RawValue>,
+    ) {
+        #[derive(Deserialize)]
+        struct Wire {
+            uri: String,
+        }
+        let uri = params.and_then(|raw| serde_json::from_str::<Wire>(raw.get()).ok()).map(|wire| wire.uri);
+        let Some(uri) = uri.filter(|uri| uri.len() <= URI_MAX) else {
+            let message = "uri: expected the URI of a resource";
+            return self.finish(voice, None, 200, rpc_error(id.get(), INVALID_PARAMS, message));
+        };
+        let Some(session) = self.sessions.get_mut(session_id) else { return };
+        if method == "resources/unsubscribe" {
+            session.subscriptions.remove(&uri);
+            if self.is_wanted(server, &uri) {
+                return self.finish(voice, None, 200, jsonrpc::result(id.get(), b"{}"));
+            }
+            return self.forward(voice, session_id, server, id, method, params, ErrandKind::Unsubscribe(uri));
+        }
+        if session.subscriptions.len() >= SUBSCRIPTIONS_MAX {
+            let message = format!("a session has at most {SUBSCRIPTIONS_MAX} subscriptions");
+            return self.finish(voice, None, 200, rpc_error(id.get(), INVALID_PARAMS, &message));
+        }
+        if self.is_wanted(server, &uri) {
+            self.sessions.get_mut(session_id).expect("just seen").subscriptions.insert(uri);
+            return self.finish(voice, None, 200, jsonrpc::result(id.get(), b"{}"));
+        }
+        self.forward(voice, session_id, server, id, method, params, ErrandKind::Subscribe(uri));
+    }
+
+    /// Does anybody still want to hear of this resource?
+    pub(super) fn is_wanted(&self, server: ServerId, uri: &str) -> bool {
+        self.wanted_uris(server).iter().any(|wanted| wanted == uri)
+    }
+
+    pub(super) fn wanted_uris(&self, server: ServerId) -> Vec<String> {
+        let of_sessions = self.sessions.iter().filter(|s| s.server == Some(server)).flat_map(|s| &s.subscriptions);
+        let listening = self.voices.values().filter_map(|voice| voice.listening.as_ref());
+        let of_listeners = listening.filter(|l| l.server == Some(server)).flat_map(|l| &l.uris);
+        let mut uris: Vec<String> = of_sessions.chain(of_listeners).cloned().collect();
+        uris.sort();
+        uris.dedup();
+        uris
+    }
+
+    pub(super) fn unsubscribe_if_last(&mut self, server: ServerId, uri: &str) {
+        if !self.is_wanted(server, uri) {
+            self.tell_server(server, "resources/unsubscribe", &json!({ "uri": uri }).to_string());
+        }
+    }
+
+    /// The most talkative level that anybody wants.
+    pub(super) fn merge_level(&mut self, id: ServerId) {
+        let of_sessions = self.sessions.iter().filter(|s| s.server == Some(id)).filter_map(|s| s.level);
+        let over_sessions = self.errands.iter().filter(|(_, errand)| errand.era == Era::StatelessOverSessions);
+        let of_errands = over_sessions
+            .filter(|(call, _)| self.calls.get(**call).is_some_and(|call| call.server == id))
+            .filter_map(|(_, errand)| errand.level);
+        let wanted = of_sessions.chain(of_errands).min();
+        let Some(server) = self.servers.get_mut(&id) else { return };
+        let (Some(level), true) = (wanted, server.offers("logging")) else { return };
+        if server.level != Some(level) && server.life.ready_instance().is_some() {
+            server.level = Some(level);
+            self.tell_server(id, "logging/setLevel", &json!({ "level": level.wire() }).to_string());
+        }
+    }
+
+    /// A new instance knows nothing of what clients set in the last one.
+    pub(super) fn reapply(&mut self, id: ServerId) {
+        self.merge_level(id);
+        for uri in self.wanted_uris(id) {
+            self.tell_server(id, "resources/subscribe", &json!({ "uri": uri }).to_string());
+        }
+    }
+
+    /// A request of the daemon's own whose answer changes nothing.
+    pub(super) fn tell_server(&mut self, id: ServerId, method: &str, params: &str) {
+        if self.servers.get(&id).is_none_or(|server| server.life.ready_instance().is_none()) {
+            return;
+        }
+        let timeout_ms = Some(TOOL_LIST_TIMEOUT.as_millis() as u64);
+        let sent = self.submit(id, timeout_ms, Caller::Own, |call| jsonrpc::own_request(call, method, params));
+        if let Err(fault) = sent {
+            log::debug!("{method} could not be sent: {}", fault.message);
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! How things are said to MCP clients: errors in their shape, results in their era, progress tokens that are ours on the
+//! pipe and theirs on the wire. Only words; decides nothing and keeps nothing.
+
+use crate::api::fault::{Code, Fault};
+use crate::core::server::Face;
+use crate::core::sessions::{Era, Errand, ErrandKind, Version};
+use crate::wire::jsonrpc;
+use memchr::memmem;
+use serde::Deserialize;
+use serde_json::json;
+use serde_json::value::RawValue;
+use std::borrow::Cow;
+
+pub(super) const INVALID_REQUEST: i64 = -32600;
+pub(super) const METHOD_NOT_FOUND: i64 = -32601;
+pub(super) const INVALID_PARAMS: i64 = -32602;
+
+/// The params with our own progress token in the place of the client's, if it gave one, and the client's.
+pub(super) fn minted_token(params: Option<&RawValue>, call: u64) -> (Option<Cow<'_, str>>, Option<Box<RawValue>>) {
+    #[derive(Deserialize)]
+    struct Params<'a> {
+        #[serde(rename = "_meta", borrow)]
+        meta: Option<&'a RawValue>,
+    }
+    #[derive(Deserialize)]
+    struct Meta<'a> {
+        #[serde(rename = "progressToken", borrow)]
+        token: Option<&'a RawValue>,
+    }
+    let Some(raw) = params else { return (None, None) };
+    let untouched = (Some(Cow::Borrowed(raw.get())), None);
+    if memmem::find(raw.get().as_bytes(), b"progressToken").is_none() {
+        return untouched;
+    }
+    let meta = serde_json::from_str::<Params<'_>>(raw.get()).ok().and_then(|params| params.meta);
+    let token = meta.and_then(|meta| serde_json::from_str::<Meta<'_>>(meta.get()).ok()).and_then(|meta| meta.token);
+    match token {
+        Some(token) => {
+            let params = jsonrpc::spliced(raw.get(), token.get(), &call.to_string());
+            (Some(Cow::Owned(params)), Some(token.to_owned()))
+        }
+        None => untouched,
+    }
+}
+
+pub(super) fn rpc_error(id: &str, code: i64, message: &str) -> Vec<u8> {
+    jsonrpc::error(id, json!({ "code": code, "message": message }).to_string().as_bytes())
+}
+
+/// A fault of the daemon's own, as MCP clients read it: its name and its data under `data`.
+pub(super) fn fault_message(id: &str, fault: &Fault) -> Vec<u8> {
+    let code = match fault.code {
+        Code::CallTimeout => -32001,
+        Code::InvalidRequest | Code::UnknownField => INVALID_REQUEST,
+        Code::InvalidJson => -32700,
+        Code::Unauthorized
+        | Code::Forbidden
+        | Code::NotFound
+        | Code::MethodNotAllowed
+        | Code::RequestTimeout
+        | Code::NameTaken
+        | Code::BridgeDisabled
+        | Code::ServerStopped
+        | Code::PayloadTooLarge
+        | Code::UriTooLong
+        | Code::UnsupportedMediaType
+        | Code::ExpectationFailed
+        | Code::ImageNotFound
+        | Code::ProviderUnusable
+        | Code::QueueFull
+        | Code::HeadersTooLarge
+        | Code::NotImplemented
+        | Code::RestartFailed
+        | Code::ServerCrashed
+        | Code::ResponseTooLarge
+        | Code::BadServerOutput
+        | Code::RestartInProgress
+        | Code::CircuitOpen
+        | Code::StoreUnavailable
+        | Code::Unavailable
+        | Code::VersionNotSupported => -32000,
+    };
+    let mut data = fault.data.clone();
+    data.insert("code".to_string(), fault.code.wire().0.into());
+    let error = json!({ "code": code, "message": fault.message, "data": data });
+    jsonrpc::error(id, error.to_string().as_bytes())
+}
+
+/// How HTTP says what kind of error it is, where the version asks for that.
+pub(super) fn stateless_status(code: i64) -> u16 {
+    match code {
+        METHOD_NOT_FOUND => 404,
+        -32022..=-32020 => 400,
+        _ => 200,
+    }
+}
+
+/// `-32002` was the code for a resource that is not there before there was one for all.
+pub(super) fn stateless_error<'e>(errand: &Errand, code: i64, raw: &'e str) -> (i64, Cow<'e, str>) {
+    const OLD_NOT_FOUND: i64 = -32002;
+    if errand.era == Era::StatelessOverSessions
+        && errand.kind == ErrandKind::ReadResource
+        && code == OLD_NOT_FOUND
+        && let Ok(mut error) = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(raw)
+    {
+        error.insert("code".to_string(), INVALID_PARAMS.into());
+        return (INVALID_PARAMS, Cow::Owned(serde_json::Value::Object(error).to_string()));
+    }
+    (code, Cow::Borrowed(raw))
+}
+
+impl Face {
+    pub fn initialize_result(&self, version: Version) -> String {
+        let instructions =
+            self.instructions.as_ref().map_or(String::new(), |text| format!(r#","instructions":{text}"#));
+        format!(
+            r#"{{"protocolVersion":"{}","capabilities":{},"serverInfo":{}{instructions}}}"#,
+            version.wire(),
+            self.capabilities,
+            self.server_info
+        )
+    }
+}
