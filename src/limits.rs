@@ -159,6 +159,9 @@ pub const DISCARD_TIMEOUT: Duration = Duration::from_secs(10);
 /// For the trivial container that shows whether a provider works.
 pub const PROBE_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// Loop devices tried for one instance: each one lost went to another launcher, which then needs no more.
+pub const LOOP_ATTEMPTS_MAX: usize = 4 * STARTS_AT_ONCE;
+
 // --- numbers ------------------------------------------------------------------------------------------------------
 
 /// An instance's use is looked at this often, its disk more rarely; with very many instances each later.

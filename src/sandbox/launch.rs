@@ -6,6 +6,7 @@ use crate::core::contract::{LaunchFault, LaunchFaultKind};
 use crate::core::definition::Source;
 use crate::limits::LAUNCH_MESSAGE_MAX;
 use crate::sandbox::cgroup::{Hierarchies, Mode as CgroupMode};
+use crate::sandbox::disk::{self, Disk};
 use crate::sandbox::image::{Images, StoredImage};
 use crate::sandbox::plain;
 use crate::sandbox::plan::{LaunchPlan, Report, RuntimeKind, fault, is_container_id};
@@ -113,7 +114,8 @@ fn launch(plan: &LaunchPlan) -> Result<i32, LaunchFault> {
 
     let root = bundle.join("rootfs");
     make_private_dir(&root, Existing::Refused)?;
-    let image = mount_root(&mounts, plan, &bundle, &root)?;
+    let disk = disk::make(&mounts, layout, &bundle, &def.resource_limits)?;
+    let image = mount_root(&mounts, plan, &bundle, &disk, &root)?;
     let account = rootfs::furnish(&root, def, image.as_ref())?;
     let volumes = rootfs::volumes(layout, def, &account)?;
 
@@ -123,6 +125,7 @@ fn launch(plan: &LaunchPlan) -> Result<i32, LaunchFault> {
         rootfs: &root,
         cgroup: &cgroup,
         volumes: &volumes,
+        tmp: &disk.tmp,
         cgroup_counts_swap: prepared.counts_swap,
     };
     let spec = spec::config(def, image.as_ref().map(|i| &i.config), runtime, &setting)?;
@@ -134,6 +137,7 @@ fn mount_root(
     mounts: &PrivateMounts,
     plan: &LaunchPlan,
     bundle: &Path,
+    disk: &Disk,
     root: &Path,
 ) -> Result<Option<StoredImage>, LaunchFault> {
     match &plan.definition.source {
@@ -141,9 +145,7 @@ fn mount_root(
         Source::Image(name) => {
             let images = Images::of(&plan.layout);
             let image = images.claim(name, bundle)?;
-            let writable = bundle.join("layer");
-            make_private_dir(&writable, Existing::Refused)?;
-            mounts.image(root, &writable, &images.layer_dirs(&image))?;
+            mounts.image(root, &disk.layer, &images.layer_dirs(&image))?;
             Ok(Some(image))
         }
     }

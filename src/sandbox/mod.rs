@@ -4,6 +4,7 @@
 pub mod account;
 pub mod cgroup;
 pub mod discard;
+pub mod disk;
 pub mod image;
 pub mod import;
 pub mod launch;

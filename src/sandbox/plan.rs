@@ -77,6 +77,11 @@ impl Layout {
         self.run_dir().join(provider)
     }
 
+    /// Empty file systems, one per size; see `disk`.
+    pub fn disk_templates_dir(&self) -> PathBuf {
+        self.run_dir().join("disks")
+    }
+
     pub fn volumes_dir(&self, server_name: &str) -> PathBuf {
         self.data_dir.join("volumes").join(server_name)
     }

@@ -32,6 +32,8 @@ pub struct Setting<'a> {
     pub cgroup: &'a Path,
     /// Destination in the container, directory on the host.
     pub volumes: &'a [(PathBuf, PathBuf)],
+    /// The directory on the instance's disk that is its `/tmp`.
+    pub tmp: &'a Path,
     pub cgroup_counts_swap: bool,
 }
 
@@ -45,7 +47,7 @@ pub fn config(
     spec.set_hostname(Some(def.name.clone()));
     set_root(&mut spec, def, setting)?;
     set_process(&mut spec, def, image, setting.account)?;
-    set_mounts(&mut spec, def, setting)?;
+    set_mounts(&mut spec, setting)?;
     set_linux(&mut spec, def, runtime, setting)?;
     Ok(spec)
 }
@@ -119,12 +121,9 @@ fn set_process(
     Ok(())
 }
 
-fn set_mounts(spec: &mut Spec, def: &Definition, setting: &Setting<'_>) -> Result<(), LaunchFault> {
+fn set_mounts(spec: &mut Spec, setting: &Setting<'_>) -> Result<(), LaunchFault> {
     let mounts = spec.mounts_mut().as_mut().expect("the base has mounts");
-    // It lives in the instance's memory: half of it at most, so that a full /tmp is ENOSPC before it is an OOM.
-    let tmp_bytes = def.resource_limits.disk_bytes.min(def.resource_limits.memory_bytes / 2);
-    let size = format!("size={tmp_bytes}");
-    mounts.push(mount(Path::new("/tmp"), "tmpfs", Path::new("tmpfs"), &["nosuid", "nodev", "mode=1777", &size])?);
+    mounts.push(mount(Path::new("/tmp"), "bind", setting.tmp, &["bind", "rw", "nosuid", "nodev"])?);
     for (destination, source) in setting.volumes {
         mounts.push(mount(destination, "bind", source, &["bind", "rw", "nosuid", "nodev"])?);
     }
@@ -210,6 +209,7 @@ mod tests {
             rootfs: Path::new("/b/rootfs"),
             cgroup: Path::new("/stdiod-m/i-1"),
             volumes: &volumes,
+            tmp: Path::new("/b/disk/tmp"),
             cgroup_counts_swap: true,
         };
         serde_json::to_value(config(def, image, &runtime, &setting).unwrap()).unwrap()

@@ -128,7 +128,7 @@ pub fn loop_devices() -> Check {
         (Ok(_), None) => Check::new(name, Need::Sometimes, State::Missing, "there, but mkfs.ext4 is not")
             .remedy("apt install e2fsprogs"),
         (Err(why), _) => {
-            let found = format!("/dev/loop-control: {why}; disk limits cannot be kept");
+            let found = format!("/dev/loop-control: {why}; what servers write counts as their memory");
             Check::new(name, Need::Sometimes, State::Warn, found).remedy("modprobe loop (as root)")
         }
     }
