@@ -32,6 +32,8 @@ pub struct Config {
     pub default_provider: String,
     /// None: loopback only.
     pub default_network: Option<String>,
+    /// Where CNI configurations are looked for.
+    pub network_dirs: Vec<PathBuf>,
     pub allow_isolation_none: bool,
     pub allow_host_network: bool,
     /// `host[:port]` of registries that are spoken to without TLS.
@@ -188,6 +190,7 @@ impl Config {
             log: log_filter(&sources)?,
             default_provider: default_provider(&sources, &providers)?,
             default_network: default_network(&sources, allow_host_network)?,
+            network_dirs: network_dirs(&sources)?,
             allow_isolation_none,
             allow_host_network,
             insecure_registries: insecure_registries(&sources)?,
@@ -341,6 +344,20 @@ fn default_provider(sources: &Sources, providers: &BTreeMap<String, Provider>) -
         }
     };
     Err(ConfigError::invalid(at, "default_provider", format!("is `{value}`, which is no provider"), remedy))
+}
+
+/// Ours before the one that all CNI users share.
+fn network_dirs(sources: &Sources) -> Result<Vec<PathBuf>, ConfigError> {
+    let Some(Found { value, at }) = sources.list("network_dirs")? else {
+        return Ok(["/etc/stdiod/networks", "/etc/cni/net.d"].map(PathBuf::from).to_vec());
+    };
+    match value.iter().find(|dir| !dir.starts_with('/')) {
+        None => Ok(value.into_iter().map(PathBuf::from).collect()),
+        Some(wrong) => {
+            let problem = format!("holds `{wrong}`");
+            Err(ConfigError::invalid(at, "network_dirs", problem, "write absolute paths of directories"))
+        }
+    }
 }
 
 fn default_network(sources: &Sources, allow_host_network: bool) -> Result<Option<String>, ConfigError> {

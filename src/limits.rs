@@ -184,6 +184,8 @@ pub const NAME_MAX: usize = 63;
 pub const CMD_ARGS_MAX: usize = 256;
 pub const ENV_MAX: usize = 256;
 pub const VOLUMES_MAX: usize = 32;
+pub const PORTS_MAX: usize = 32;
+pub const EGRESS_MAX: usize = 64;
 pub const PATH_MAX: usize = 1024;
 pub const FILES_MAX: usize = 64;
 /// All `files` of a definition together.
@@ -207,6 +209,20 @@ pub const MEMORY_BYTES: RangeInclusive<u64> = 16 * MIB as u64..=64 * 1024 * 1024
 pub const DISK_BYTES: RangeInclusive<u64> = 4 * MIB as u64..=64 * 1024 * 1024 * MIB as u64;
 /// The kernel's own ceiling for pids.
 pub const PIDS: RangeInclusive<u32> = 1..=1 << 22;
+
+// --- networks -----------------------------------------------------------------------------------------------------
+
+/// A CNI configuration, and what a plugin may say.
+pub const CNI_CONF_MAX: u64 = MIB as u64;
+pub const CNI_ANSWER_MAX: u64 = MIB as u64;
+/// Addresses that one name of an egress list may stand for.
+pub const EGRESS_ADDRESSES_MAX: usize = 32;
+/// Connections to published ports, over all servers, and what is read of one before it is written to the other side.
+pub const PORT_CONNECTIONS_MAX: usize = 4096;
+pub const PORT_BUFFER: usize = 64 * KIB;
+/// Between two looks whether a server's port answers, and for one look.
+pub const KNOCK_PAUSE: Duration = Duration::from_millis(100);
+pub const KNOCK_WAIT: Duration = Duration::from_secs(1);
 
 // --- images -------------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,9 @@ pub mod json;
 pub mod mcp;
 #[cfg(test)]
 pub mod mutation;
+pub mod package;
 pub mod quantity;
+pub mod reach;
 pub mod register;
 pub mod rest;
 pub mod route;

@@ -4,7 +4,9 @@
 
 use crate::api::fault::Fault;
 use crate::api::json::{self, Field, Fields};
+use crate::api::package;
 use crate::api::quantity;
+use crate::api::reach;
 use crate::core::definition::{
     CrashLoop, Definition, Framing, Health, OnUnresponsive, PullPolicy, ResourceLimits, RestartPolicy, Source,
 };
@@ -14,7 +16,7 @@ use crate::limits::{
     VOLUMES_MAX, WAIT_MS,
 };
 use serde_json::{Map, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 const FIELDS: &[&str] = &[
@@ -22,6 +24,8 @@ const FIELDS: &[&str] = &[
     "image",
     "rootfs",
     "pull_policy",
+    "command",
+    "args",
     "cmd",
     "stdio_bridge",
     "restart_policy",
@@ -31,6 +35,7 @@ const FIELDS: &[&str] = &[
     "provider",
     "ports",
     "network",
+    "egress",
     "user",
     "workdir",
     "files",
@@ -45,13 +50,23 @@ const FIELDS: &[&str] = &[
 
 /// The body of a registration.
 pub fn parse(body: &[u8]) -> Result<Definition, Fault> {
-    let mut fields = Fields::of(json::object(body)?, FIELDS)?;
+    let mut given = json::object(body)?;
+    let fetched = package::expand(&mut given)?;
+    // A server with ports speaks on them, unless it says otherwise.
+    let bridge_is_said = given.get("stdio_bridge").is_some_and(|value| !value.is_null());
+    let mut fields = Fields::of(given, FIELDS)?;
     let name = fields.required("name")?.parse(server_name)?;
     let source = source(&mut fields, None)?;
     let standard = standard(name, source);
     let mut definition = standard.clone();
     apply(&mut fields, &mut definition, &standard)?;
     fields.finish();
+    if !bridge_is_said {
+        definition.stdio_bridge = definition.ports.is_empty();
+    }
+    if let Some(fetched) = fetched {
+        fetched.furnish(&mut definition);
+    }
     check(&definition)?;
     Ok(definition)
 }
@@ -61,6 +76,7 @@ pub fn parse(body: &[u8]) -> Result<Definition, Fault> {
 /// `enabled`, if it was given.
 pub fn merge(old: &Definition, given: &Map<String, Value>) -> Result<(Definition, Option<bool>), Fault> {
     let mut given = given.clone();
+    package::expand(&mut given)?;
     let enabled = given.remove("enabled").map(|value| Field { path: "enabled".into(), value }.boolean()).transpose()?;
     let mut fields = Fields::of(given, FIELDS)?;
     if let Some(name) = fields.take("name")
@@ -87,10 +103,12 @@ fn standard(name: String, source: Source) -> Definition {
         restart_policy: RestartPolicy::Always,
         environment: BTreeMap::new(),
         volumes: Vec::new(),
+        read_only_volumes: BTreeSet::new(),
         resource_limits: ResourceLimits::default(),
         provider: None,
         ports: Vec::new(),
         network: None,
+        egress: None,
         user: None,
         workdir: None,
         files: BTreeMap::new(),
@@ -122,19 +140,14 @@ fn apply(fields: &mut Fields, definition: &mut Definition, standard: &Definition
         ])
     })?;
     entries(fields, "environment", &mut d.environment, ENV_MAX, STRING_MAX, variable_name)?;
-    fields.set("volumes", &mut d.volumes, &s.volumes, volumes)?;
+    let mut all_volumes = (std::mem::take(&mut d.volumes), std::mem::take(&mut d.read_only_volumes));
+    fields.set("volumes", &mut all_volumes, &(s.volumes.clone(), s.read_only_volumes.clone()), volumes)?;
+    (d.volumes, d.read_only_volumes) = all_volumes;
     fields.set_within("resource_limits", LIMITS, &mut d.resource_limits, &s.resource_limits, resource_limits)?;
     fields.set("provider", &mut d.provider, &s.provider, |field| field.parse(provider).map(Some))?;
-    fields.set("ports", &mut d.ports, &s.ports, |field| match &field.value {
-        Value::Array(ports) if ports.is_empty() => Ok(Vec::new()),
-        Value::Array(_) => Err(field.refuse("publishing ports is not available in this version")),
-        _ => Err(field.expected("an array")),
-    })?;
-    fields.set("network", &mut d.network, &s.network, |field| match field.value.as_str() {
-        Some("none") => Ok(Some("none".to_string())),
-        Some(_) => Err(field.refuse("networks are not available in this version: only \"none\" is")),
-        None => Err(field.expected("a string")),
-    })?;
+    fields.set("ports", &mut d.ports, &s.ports, reach::ports)?;
+    fields.set("network", &mut d.network, &s.network, |field| field.parse(reach::network).map(Some))?;
+    fields.set("egress", &mut d.egress, &s.egress, |field| reach::egress(field).map(Some))?;
     fields.set("user", &mut d.user, &s.user, |field| field.parse(user).map(Some))?;
     fields.set("workdir", &mut d.workdir, &s.workdir, |field| field.parse(absolute_path).map(Some))?;
     entries(fields, "files", &mut d.files, FILES_MAX, FILES_BYTES_MAX, mount_path)?;
@@ -183,17 +196,36 @@ fn cmd(field: Field) -> Result<Vec<String>, Fault> {
     }
 }
 
-fn volumes(field: Field) -> Result<Vec<String>, Fault> {
-    let mut paths: Vec<String> = Vec::new();
+/// `["/data", "/reference:ro", {"path": "/other", "read_only": true}]`: all of them, and those that are read-only.
+fn volumes(field: Field) -> Result<(Vec<String>, BTreeSet<String>), Fault> {
+    let (mut paths, mut read_only): (Vec<String>, BTreeSet<String>) = (Vec::new(), BTreeSet::new());
     for item in field.list(VOLUMES_MAX)? {
         let place = item.path.clone();
-        let path = item.parse(mount_path)?;
+        let (path, only_read) = match item.value {
+            Value::Object(_) => {
+                let mut fields = item.object(&["path", "read_only"])?;
+                let path = fields.required("path")?.parse(mount_path)?;
+                let mut only_read = false;
+                fields.set("read_only", &mut only_read, &false, Field::boolean)?;
+                fields.finish();
+                (path, only_read)
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+                item.parse(|text| match text.strip_suffix(":ro") {
+                    Some(path) => mount_path(path).map(|path| (path, true)),
+                    None => mount_path(text).map(|path| (path, false)),
+                })?
+            }
+        };
         if let Some(other) = paths.iter().find(|other| is_within(&path, other) || is_within(other, &path)) {
             return Err(Fault::field(&place, format_args!("is the same as another volume or inside of it: {other}")));
         }
+        if only_read {
+            read_only.insert(path.clone());
+        }
         paths.push(path);
     }
-    Ok(paths)
+    Ok((paths, read_only))
 }
 
 /// An object of strings; `null` takes an entry out.
@@ -366,6 +398,7 @@ fn check(definition: &Definition) -> Result<(), Fault> {
     if definition.source == Source::HostRootfs && definition.cmd.is_empty() {
         return Err(Fault::field("cmd", "is required with \"rootfs\": \"host\", which has no command of its own"));
     }
+    reach::check(definition)?;
     let files = &definition.files;
     if files.values().map(String::len).sum::<usize>() > FILES_BYTES_MAX {
         return Err(Fault::field("files", format_args!("must not be larger than {FILES_BYTES_MAX} bytes together")));
@@ -651,9 +684,11 @@ mod tests {
             ("resource_limits", json!({"pids": "64"}), "resource_limits.pids"),
             ("provider", json!("run c"), "provider"),
             ("provider", json!(""), "provider"),
-            ("ports", json!(["8080:80"]), "ports"),
+            ("ports", json!(["8080"]), "ports[0]"),
+            ("egress", json!(["anywhere"]), "egress[0]"),
+            ("volumes", json!(["/:ro"]), "volumes[0]"),
             ("ports", json!("8080:80"), "ports"),
-            ("network", json!("bridge"), "network"),
+            ("network", json!("a b"), "network"),
             ("network", json!(1), "network"),
             ("user", json!(1000), "user"),
             ("user", json!(""), "user"),

@@ -92,7 +92,7 @@ pub fn interpret<'a>(request: &Request<'a>, tokens: &Tokens, peer: &Peer) -> Res
 }
 
 /// Whoever shows a token is who it says, also where none is asked for.
-fn identify(request: &Request<'_>, tokens: &Tokens, peer: &Peer, need: Need) -> Result<Principal, Fault> {
+pub fn identify(request: &Request<'_>, tokens: &Tokens, peer: &Peer, need: Need) -> Result<Principal, Fault> {
     if need == Need::Nothing {
         return Ok(Principal::nobody());
     }
@@ -315,8 +315,14 @@ pub fn render(answer: Answer) -> Response {
         Answer::Message { status, session, body } => mcp::message(status, session, body),
         Answer::Accepted => mcp::accepted(),
         Answer::SessionEnded => response(204, "", Vec::new()),
-        Answer::Ready { ready: true, .. } => response(200, JSON, br#"{"status":"ready"}"#.to_vec()),
-        Answer::Ready { ready: false, reasons } => {
+        Answer::Ready { ready: true, providers, .. } => {
+            let verdict =
+                |why: Option<String>| why.map_or_else(|| "usable".to_string(), |why| format!("not usable: {why}"));
+            let providers: std::collections::BTreeMap<String, String> =
+                providers.into_iter().map(|(name, why)| (name, verdict(why))).collect();
+            response(200, JSON, to_json(&json!({ "status": "ready", "providers": providers })))
+        }
+        Answer::Ready { ready: false, reasons, .. } => {
             let why = format!("not ready: {}", reasons.join("; "));
             refuse(&Fault::new(Code::Unavailable, why).with("reasons", reasons).retry_after_ms(1000))
         }
@@ -794,8 +800,9 @@ mod tests {
         }
         assert_eq!(render(Answer::Tools(Some(b"{\"tools\":[ ]}".to_vec()))).body, b"{\"tools\":[ ]}");
         assert_eq!(body(&render(Answer::Tools(None))), json!({"tools": null}));
-        assert_eq!(render(Answer::Ready { ready: true, reasons: Vec::new() }).status, 200);
-        let not_ready = render(Answer::Ready { ready: false, reasons: vec!["store".into()] });
+        assert_eq!(render(Answer::Ready { ready: true, reasons: Vec::new(), providers: Vec::new() }).status, 200);
+        let reasons = vec!["store".into()];
+        let not_ready = render(Answer::Ready { ready: false, reasons, providers: Vec::new() });
         assert_eq!((not_ready.status, &body(&not_ready)["error"]["data"]["reasons"]), (503, &json!(["store"])));
     }
 

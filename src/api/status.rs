@@ -22,10 +22,13 @@ struct StatusObject<'a> {
     restart_count: u64,
     last_crash: Option<Crash<'a>>,
     last_error: Option<&'a str>,
+    warning: Option<&'a str>,
     uptime: Option<String>,
     uptime_ms: Option<u64>,
-    volumes: &'a [String],
+    volumes: Vec<String>,
     ports: Vec<String>,
+    network: &'a str,
+    egress: Option<Vec<String>>,
     resource_limits: Limits,
     resource_usage: UsageObject,
     queue: Queue,
@@ -118,10 +121,13 @@ fn object(view: &StatusView) -> StatusObject<'_> {
         restart_count: view.restart_count,
         last_crash: view.last_crash.as_ref().map(crash),
         last_error: view.last_error.as_deref(),
+        warning: view.warning.as_deref(),
         uptime: view.uptime_ms.map(duration),
         uptime_ms: view.uptime_ms,
-        volumes: &definition.volumes,
-        ports: definition.ports.iter().map(|port| format!("{}:{}", port.host, port.container)).collect(),
+        volumes: definition.volumes.iter().map(|path| volume(definition, path)).collect(),
+        ports: definition.ports.iter().map(ToString::to_string).collect(),
+        network: &view.network,
+        egress: definition.egress.as_ref().map(|list| list.iter().map(ToString::to_string).collect()),
         resource_limits: Limits {
             cpu: show_cpu(definition.resource_limits.cpu_milli),
             memory: show_bytes(definition.resource_limits.memory_bytes),
@@ -156,6 +162,12 @@ fn pull(pull: &ImagePull) -> Pull<'_> {
         total: pull.total,
         error: pull.error.as_deref(),
     }
+}
+
+/// As it can be registered again.
+fn volume(definition: &Definition, path: &str) -> String {
+    let mode = if definition.read_only_volumes.contains(path) { ":ro" } else { "" };
+    format!("{path}{mode}")
 }
 
 fn crash(crash: &LastCrash) -> Crash<'_> {
@@ -254,6 +266,8 @@ pub mod tests {
             bridge_connected: true,
             restart_count: 0,
             last_crash: None,
+            warning: None,
+            network: "none".to_string(),
             last_error: None,
             uptime_ms: None,
             in_flight: 0,
@@ -295,7 +309,7 @@ pub mod tests {
                 "image": "my-registry/my-mcp-server:latest", "rootfs": null, "status": "ready",
                 "container_status": "running", "provider": "gvisor", "stdio_bridge": true, "bridge_connected": true,
                 "restart_policy": "always", "restart_count": 0, "last_crash": null, "last_error": null, "uptime": null,
-                "uptime_ms": null, "volumes": ["/data"], "ports": [],
+                "uptime_ms": null, "volumes": ["/data"], "ports": [], "network": "none", "egress": null, "warning": null,
                 "resource_limits": {"cpu": "0.5", "memory": "512M", "disk": "1G", "pids": 256},
                 "resource_usage": {"cpu_percent": null, "cpu_ms_total": null, "memory_bytes": null,
                                    "memory_limit_bytes": 536870912, "pids": null, "disk_bytes": null},

@@ -15,6 +15,7 @@ mod serve;
 mod servers;
 mod table;
 mod tokens;
+mod volume;
 
 use crate::config::Config;
 use crate::limits::BODY_MAX;
@@ -99,6 +100,9 @@ enum Command {
     /// Pull, import, list and remove images
     #[command(subcommand)]
     Image(image::Image),
+    /// List, inspect and remove volumes
+    #[command(subcommand)]
+    Volume(volume::Volumes),
     /// Make, list and revoke access tokens
     #[command(subcommand)]
     Token(tokens::Token),
@@ -113,6 +117,7 @@ pub fn run(args: &Args) -> Result<u8, Error> {
         Command::Serve => serve::serve(common),
         Command::Doctor => doctor::doctor(common, &mut common.screen()),
         Command::Image(command) => image::image(common, &mut common.screen(), command).map(|()| 0),
+        Command::Volume(command) => volume::volume(common, &mut common.screen(), command).map(|()| 0),
         Command::Register(args) => ask(common, |api, screen| register::register(api, screen, args)),
         Command::Ls(args) => ask(common, |api, screen| servers::ls(api, screen, args)),
         Command::Status(args) => ask(common, |api, screen| servers::status(api, screen, args)),

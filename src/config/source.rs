@@ -27,6 +27,7 @@ const KEYS: &[Key] = &[
     key("log"),
     Key { name: "default_provider", alias: Some("WORKSPACE_DEFAULT_PROVIDER") },
     Key { name: "default_network", alias: Some("WORKSPACE_NETWORK_NAME") },
+    key("network_dirs"),
     key("tls_cert"),
     key("tls_key"),
     key("allow_isolation_none"),

@@ -2,7 +2,7 @@
 //! first (`changes.rs`), calls to the bridge (`bridge.rs`). Never parks a client twice.
 
 use crate::api::auth::{self, Principal};
-use crate::api::fault::{Code, Fault};
+use crate::api::fault::{Code, Fault, Outcome};
 use crate::api::register;
 use crate::core::contract::{Answer, Ask, Change, LogFormat, Output, ServerRef, StoreOp, StreamEvent, Token};
 use crate::core::definition::Definition;
@@ -12,7 +12,7 @@ use crate::core::outbox::{ChangeKind, Pending};
 use crate::core::parked::WaitOn;
 use crate::core::server::Server;
 use crate::core::{Core, Phase, Timer, status_is};
-use crate::ids::{ConnId, ServerId};
+use crate::ids::{ConnId, InstanceId, ServerId, Uuid};
 use crate::limits::{FOLLOWERS_MAX, KEEP_ALIVE, SERVERS_MAX, STOP_GRACE, STORE_WAIT, TOKENS_MAX};
 use std::sync::Arc;
 
@@ -102,7 +102,32 @@ impl Core {
             .filter(|server| name.is_none_or(|wanted| server.definition.name == wanted))
             .collect();
         found.sort_by(|a, b| a.definition.name.cmp(&b.definition.name));
-        Answer::List(found.into_iter().map(|server| server.view(&self.settings.providers[0], self.now)).collect())
+        Answer::List(found.into_iter().map(|server| server.view(&self.settings, self.now)).collect())
+    }
+
+    /// Is this a server (by name or id) whose own HTTP is passed through?
+    pub fn speaks_http(&self, server: &str) -> bool {
+        let of_http = |id: &ServerId| {
+            self.servers.get(id).is_some_and(|s| !s.definition.stdio_bridge && !s.definition.ports.is_empty())
+        };
+        self.server_id(server).as_ref().is_some_and(of_http)
+    }
+
+    /// The instance that answers for it now.
+    pub fn http_instance(&self, server: &str, who: &Principal) -> Result<InstanceId, Fault> {
+        let id = self.server_id(server).ok_or_else(|| Fault::new(Code::NotFound, "there is no such server"))?;
+        let id = self.find(&ServerRef::Id(id), who)?;
+        let server = &self.servers[&id];
+        server.admits(self.now.mono_ms, self.now)?;
+        server.life.ready_instance().ok_or_else(|| {
+            let message = format!("{} is starting", server.definition.name);
+            Fault::new(Code::RestartInProgress, message).outcome(Outcome::NotSent).retry_after_ms(1_000)
+        })
+    }
+
+    fn server_id(&self, server: &str) -> Option<ServerId> {
+        let by_id = Uuid::try_parse(server).ok().map(ServerId);
+        by_id.or_else(|| self.names.get(server).copied())
     }
 
     fn readiness(&self) -> Answer {
@@ -113,12 +138,17 @@ impl Core {
             reasons.push("the store is away; calls go on, changes are refused".to_string());
         }
         if self.phase == (Phase::Booting { swept: false }) {
-            reasons.push("leftovers of an earlier run are being removed".to_string());
+            reasons.push("leftovers of an earlier run are being removed, and providers tried".to_string());
         }
         if !self.is_accepting() {
             reasons.push("the daemon is shutting down".to_string());
         }
-        Answer::Ready { ready: reasons.is_empty(), reasons }
+        let usable = self.settings.providers.iter().map(|name| (name.clone(), None));
+        let unusable = self.settings.unusable.iter().map(|(name, why)| (name.clone(), Some(why.clone())));
+        let mut providers: Vec<(String, Option<String>)> = unusable.collect();
+        providers.extend(usable.filter(|(name, _)| !self.settings.unusable.iter().any(|(other, _)| other == name)));
+        providers.sort();
+        Answer::Ready { ready: reasons.is_empty(), reasons, providers }
     }
 
     fn logs(
@@ -148,7 +178,7 @@ impl Core {
     // --- changes ----------------------------------------------------------------------------------------------------
 
     fn register(&mut self, conn: ConnId, definition: Definition, wait: bool) -> Result<(), Fault> {
-        self.check_provider(&definition)?;
+        self.check_place(&definition, None)?;
         if self.names.contains_key(&definition.name) {
             let message = format!("name: a server named {} is registered already", definition.name);
             return Err(Fault::new(Code::NameTaken, message).with("field", "name"));
@@ -166,22 +196,49 @@ impl Core {
         Ok(())
     }
 
-    fn check_provider(&self, definition: &Definition) -> Result<(), Fault> {
-        let known = &self.settings.providers;
-        match &definition.provider {
-            Some(name) if !known.contains(name) => {
-                let message = format!("provider: {name} is not usable here; usable: {}", known.join(", "));
-                Err(Fault::new(Code::ProviderUnusable, message).with("field", "provider"))
-            }
-            Some(_) | None => Ok(()),
+    /// Can this daemon give a definition what it asks of the host? `own`: the server that it replaces.
+    fn check_place(&self, definition: &Definition, own: Option<ServerId>) -> Result<(), Fault> {
+        let settings = &self.settings;
+        if let Some(name) = &definition.provider
+            && !settings.providers.contains(name)
+        {
+            let known = settings.providers.join(", ");
+            let why = settings.unusable.iter().find(|(unusable, _)| unusable == name);
+            let why = why.map_or_else(|| "no provider of this name is configured".to_string(), |(_, why)| why.clone());
+            let message = format!("provider: {name} is not usable here: {why}; usable: {known}");
+            return Err(Fault::new(Code::ProviderUnusable, message).with("field", "provider").with("reason", why));
         }
+        if definition.network.as_deref() == Some("host") && !settings.allow_host_network {
+            return Err(Fault::field("network", "the host's own is not given away here: see `allow_host_network`"));
+        }
+        if definition.egress.is_some() && definition.network.is_none() && definition.ports.is_empty() {
+            let default = settings.default_network.as_deref();
+            if default.is_none_or(|name| name == "none") {
+                return Err(Fault::field("egress", "needs a `network`; the default here is none"));
+            }
+        }
+        self.check_ports(definition, own)
+    }
+
+    /// A host port belongs to one server, also while that one is stopped.
+    fn check_ports(&self, definition: &Definition, own: Option<ServerId>) -> Result<(), Fault> {
+        for (index, port) in definition.ports.iter().enumerate() {
+            let others = self.servers.values().filter(|server| Some(server.id) != own);
+            let holder = others.into_iter().find(|other| other.definition.ports.iter().any(|p| p.collides_with(port)));
+            if let Some(holder) = holder {
+                let (field, name) = (format!("ports[{index}]"), &holder.definition.name);
+                let message = format!("{field}: port {} of this host belongs to {name}", port.host);
+                return Err(Fault::new(Code::PortTaken, message).with("field", field).with("server", name.clone()));
+            }
+        }
+        Ok(())
     }
 
     fn patch(&mut self, conn: ConnId, id: ServerId, change: &Change) -> Result<(), Fault> {
         let server = self.changeable(id)?;
         let (definition, enabled) = register::merge(&server.definition, &change.fields)?;
         let up = enabled.unwrap_or(server.desired_up);
-        self.check_provider(&definition)?;
+        self.check_place(&definition, Some(id))?;
         self.change(conn, id, Arc::new(definition), up, ChangeKind::Patch)
     }
 

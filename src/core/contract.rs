@@ -27,12 +27,12 @@ pub struct Now {
 #[derive(Debug)]
 pub enum Input<'a> {
     // --- the daemon itself
-    /// Whatever an earlier daemon left behind is gone.
-    Swept,
+    /// Whatever an earlier daemon left behind is gone, and it is known which providers work here, and why others do not.
+    Swept { providers: Vec<String>, unusable: Vec<(String, String)> },
     /// SIGTERM or SIGINT.
     ShutdownAsked,
     /// The configuration was read again, and of what it says this may change while the daemon runs.
-    Reconfigured { providers: Vec<String> },
+    Reconfigured { default_provider: String },
 
     // --- the store
     /// Connected. The first time it brings everything that was stored.
@@ -52,6 +52,8 @@ pub enum Input<'a> {
 
     // --- instances
     Launched { instance: InstanceId },
+    /// The port of a server without a bridge takes connections.
+    PortOpened { instance: InstanceId },
     LaunchFailed { instance: InstanceId, why: LaunchFault },
     LineRead { instance: InstanceId, line: Line<'a> },
     /// Stdout is in the middle of a line.
@@ -85,6 +87,8 @@ pub enum Output {
 
     // --- instances
     Launch { instance: InstanceId, provider: String, definition: Arc<Definition> },
+    /// See when its port answers.
+    Knock { instance: InstanceId },
     /// Bytes for the server's stdin, one or more whole messages.
     Write { instance: InstanceId, bytes: Vec<u8> },
     Signal { instance: InstanceId, signal: StopSignal },
@@ -214,7 +218,8 @@ pub enum Answer {
     /// Messages of an MCP client that need no answer.
     Accepted,
     SessionEnded,
-    Ready { ready: bool, reasons: Vec<String> },
+    /// Providers by name, with the reason why one is not usable.
+    Ready { ready: bool, reasons: Vec<String>, providers: Vec<(String, Option<String>)> },
     /// The only time the token itself is seen.
     TokenCreated { token: Token, secret: String },
     Tokens(Vec<Token>),
@@ -253,6 +258,10 @@ pub struct StatusView {
     pub restart_count: u64,
     pub last_crash: Option<LastCrash>,
     pub last_error: Option<String>,
+    /// Something an operator should know though it works.
+    pub warning: Option<String>,
+    /// The network in use; `none` is loopback only.
+    pub network: String,
     pub uptime_ms: Option<u64>,
     pub in_flight: usize,
     pub waiting: usize,
@@ -441,6 +450,7 @@ pub enum LaunchFaultKind {
     ImageNotFound,
     ProviderUnusable,
     Rootfs,
+    Network,
     Runtime,
     Internal,
 }

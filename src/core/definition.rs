@@ -1,8 +1,10 @@
 //! What a server is, as its operator defined it: validated once by `api/register.rs`, kept in the store as JSON, and
 //! read by the core (policy), the sandbox (spec) and the API (status). It never changes while an instance lives.
 
+use ::core::fmt;
+use ::core::net::{IpAddr, Ipv4Addr};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Definition {
@@ -17,11 +19,18 @@ pub struct Definition {
     /// Values are secrets: never shown, never logged.
     pub environment: BTreeMap<String, String>,
     pub volumes: Vec<String>,
+    /// Those of `volumes` that the server may not write to.
+    #[serde(default)]
+    pub read_only_volumes: BTreeSet<String>,
     pub resource_limits: ResourceLimits,
     /// A provider named in the registration, or none: the daemon's default at the time of each start.
     pub provider: Option<String>,
     pub ports: Vec<PortMapping>,
+    /// None: the daemon's default, and with `ports` one where nothing but these is open.
     pub network: Option<String>,
+    /// Where connections may go; none: wherever the network leads.
+    #[serde(default)]
+    pub egress: Option<Vec<Egress>>,
     pub user: Option<String>,
     pub workdir: Option<String>,
     pub files: BTreeMap<String, String>,
@@ -85,6 +94,62 @@ pub struct ResourceLimits {
 pub struct PortMapping {
     pub host: u16,
     pub container: u16,
+    #[serde(default = "loopback")]
+    pub address: IpAddr,
+}
+
+fn loopback() -> IpAddr {
+    IpAddr::V4(Ipv4Addr::LOCALHOST)
+}
+
+impl PortMapping {
+    /// Can only one of them be listened on? An unspecified address is all of them.
+    pub fn collides_with(&self, other: &PortMapping) -> bool {
+        let everywhere = self.address.is_unspecified() || other.address.is_unspecified();
+        self.host == other.host && (everywhere || self.address == other.address)
+    }
+}
+
+/// `127.0.0.1:8080:80`
+impl fmt::Display for PortMapping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.address {
+            IpAddr::V4(address) => write!(f, "{address}:{}:{}", self.host, self.container),
+            IpAddr::V6(address) => write!(f, "[{address}]:{}:{}", self.host, self.container),
+        }
+    }
+}
+
+/// One destination that a server may connect to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Egress {
+    pub target: EgressTarget,
+    /// None: all of them, whatever the protocol.
+    pub port: Option<u16>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EgressTarget {
+    /// A name, resolved at each start.
+    Host(String),
+    Net {
+        address: IpAddr,
+        prefix: u8,
+    },
+}
+
+impl fmt::Display for Egress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.target, self.port) {
+            (EgressTarget::Host(host), _) => f.write_str(host)?,
+            (EgressTarget::Net { address: IpAddr::V4(address), prefix: 32 }, _) => write!(f, "{address}")?,
+            (EgressTarget::Net { address: IpAddr::V6(address), prefix: 128 }, None) => write!(f, "{address}")?,
+            (EgressTarget::Net { address: IpAddr::V6(address), prefix: 128 }, Some(_)) => write!(f, "[{address}]")?,
+            (EgressTarget::Net { address, prefix }, _) => write!(f, "{address}/{prefix}")?,
+        }
+        self.port.map_or(Ok(()), |port| write!(f, ":{port}"))
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -175,10 +240,12 @@ pub mod tests {
             restart_policy: RestartPolicy::Always,
             environment: BTreeMap::new(),
             volumes: Vec::new(),
+            read_only_volumes: BTreeSet::new(),
             resource_limits: ResourceLimits::default(),
             provider: None,
             ports: Vec::new(),
             network: None,
+            egress: None,
             user: None,
             workdir: None,
             files: BTreeMap::new(),

@@ -79,7 +79,7 @@ pub enum Event {
     },
     Launched,
     LaunchFailed(LaunchFault),
-    /// The handshake is done; a server without a bridge needs none.
+    /// The handshake is done, or the port of a server without a bridge answers.
     Greeted,
     /// The handshake was refused.
     Jilted(String),
@@ -122,6 +122,10 @@ pub enum Action {
     },
     /// Its calls in flight will not be answered any more: it is put down for its silence.
     FailInFlight,
+    /// See when its port answers.
+    Knock {
+        instance: InstanceId,
+    },
     /// SIGTERM.
     AskToStop {
         instance: InstanceId,
@@ -270,7 +274,12 @@ impl Lifecycle {
                     out.push(deadline(now_ms + def.startup_timeout_ms));
                     State::Greeting { instance }
                 }
-                false => ready(instance, now_ms, &mut out),
+                false if def.ports.is_empty() => ready(instance, now_ms, &mut out),
+                false => {
+                    out.push(Action::Knock { instance });
+                    out.push(deadline(now_ms + def.startup_timeout_ms));
+                    State::Greeting { instance }
+                }
             },
             (State::Launching { instance }, Event::LaunchFailed(fault)) => {
                 out.push(Action::Discard { instance });
@@ -301,7 +310,7 @@ impl Lifecycle {
             (State::Unresponsive { instance, since_ms }, Event::Heard) => State::Ready { instance, since_ms },
 
             // --- going down by itself
-            (State::Greeting { instance }, Event::StdoutClosed) => {
+            (State::Greeting { instance }, Event::StdoutClosed) if def.stdio_bridge => {
                 out.push(deadline(now_ms + STDOUT_CLOSED_GRACE.as_millis() as u64));
                 State::Mute { instance, ready_since_ms: None }
             }

@@ -18,6 +18,7 @@ pub mod outbox;
 pub mod parked;
 pub mod server;
 pub mod sessions;
+pub mod settings;
 
 mod aggregate;
 mod asks;
@@ -50,22 +51,10 @@ use crate::core::parked::Parked;
 use crate::core::pulls::Pulls;
 use crate::core::server::Server;
 use crate::core::sessions::{Errand, Question, Sessions, Voice};
+pub use crate::core::settings::Settings;
 use crate::ids::{CallId, ConnId, InstanceId, ServerId, SessionId, VoiceId};
 use crate::limits::{RESTARTS_AT_ONCE, STARTS_AT_ONCE};
 use std::collections::{HashMap, HashSet, VecDeque};
-
-/// What the core must know of its daemon.
-pub struct Settings {
-    /// Usable providers by name; the first is the default.
-    pub providers: Vec<String>,
-    /// False: servers may be looked at, but none runs.
-    pub hosting: bool,
-    /// The token of `admin.token`.
-    pub admin_token_hash: [u8; 32],
-    /// Between a server's name and that of its tool, where all servers are offered at once.
-    pub separator: String,
-    pub seed: [u8; 32],
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Timer {
@@ -204,7 +193,7 @@ impl Core {
     pub fn handle(&mut self, input: Input<'_>, now: Now) {
         self.now = now;
         match input {
-            Input::Swept => self.swept(),
+            Input::Swept { providers, unusable } => self.swept(providers, unusable),
             Input::ShutdownAsked => self.shutdown_asked(),
             Input::StoreOpened { snapshot } => self.store_opened(snapshot),
             Input::StoreLost { why } => {
@@ -227,13 +216,14 @@ impl Core {
                 self.advance_instance(instance, Event::LaunchFailed(why));
                 self.grant_slots();
             }
+            Input::PortOpened { instance } => self.advance_instance(instance, Event::Greeted),
             Input::LineRead { instance, line } => self.line_read(instance, line),
             Input::Stirred { instance } => self.stirred(instance),
             Input::StdoutClosed { instance } => self.advance_instance(instance, Event::StdoutClosed),
             Input::StderrRead { instance, bytes } => self.stderr_read(instance, bytes),
             Input::Exited { instance, exit } => self.advance_instance(instance, Event::Exited(exit)),
             Input::LogRestored { server, entries } => self.log_restored(server, entries),
-            Input::Reconfigured { providers } => self.settings.providers = providers,
+            Input::Reconfigured { default_provider } => self.settings.prefer(default_provider),
         }
         self.follow_shutdown();
     }
@@ -258,7 +248,9 @@ impl Core {
 
     // --- boot ---------------------------------------------------------------------------------------------------
 
-    fn swept(&mut self) {
+    fn swept(&mut self, providers: Vec<String>, unusable: Vec<(String, String)>) {
+        self.settings.unusable = unusable;
+        self.settings.provide(providers);
         if let Phase::Booting { swept } = &mut self.phase {
             *swept = true;
         }
@@ -365,12 +357,16 @@ impl Core {
             Action::Greet { instance } => self.greet(id, instance),
             Action::Watch { .. } => {
                 server.start_failed = false;
-                self.watch(id);
+                // It is asked over its pipes; one that has none is known by its port and its process.
+                if server.definition.stdio_bridge {
+                    self.watch(id);
+                }
             }
             Action::FailInFlight => {
                 let fault = server.restarting_fault(self.now);
                 self.fail_in_flight(id, &fault);
             }
+            Action::Knock { instance } => self.outputs.push_back(Output::Knock { instance }),
             Action::AskToStop { instance } => {
                 // Its stdin stays open: a server that sees the end of it first would leave before it has seen the signal.
                 self.outputs.push_back(Output::Signal { instance, signal: StopSignal::Term });
@@ -529,7 +525,7 @@ fn event_name(event: &Event) -> &'static str {
         Event::Slot { .. } => "slot",
         Event::Launched => "launched",
         Event::LaunchFailed(_) => "launch failed",
-        Event::Greeted => "initialized",
+        Event::Greeted => "answers",
         Event::Jilted(_) => "initialize refused",
         Event::Silent => "no answer to ping and tools/list",
         Event::Heard => "heard again",

@@ -3,6 +3,7 @@
 
 use crate::api::fault::{Code, Fault, Outcome};
 use crate::api::status::rfc3339;
+use crate::core::Settings;
 use crate::core::calls::Lane;
 use crate::core::contract::{
     Exit, ExitCause, ImagePull, LastCrash, Now, Status, StatusView, StoredServer, StoredStatus,
@@ -163,7 +164,7 @@ impl Server {
         }
     }
 
-    pub fn view(&self, default_provider: &str, now: Now) -> StatusView {
+    pub fn view(&self, settings: &Settings, now: Now) -> StatusView {
         let since = match self.life.state() {
             State::Ready { since_ms, .. } | State::Unresponsive { since_ms, .. } => Some(*since_ms),
             State::Down
@@ -180,7 +181,9 @@ impl Server {
         StatusView {
             id: self.id,
             definition: Arc::clone(&self.definition),
-            provider: self.definition.provider.clone().unwrap_or_else(|| default_provider.to_string()),
+            provider: self.definition.provider.clone().unwrap_or_else(|| settings.providers[0].clone()),
+            warning: settings.default_warning.clone().filter(|_| self.definition.provider.is_none()),
+            network: self.network(settings),
             status: self.life.status(),
             // A pipe that nobody answers on is no connection.
             bridge_connected: self.definition.stdio_bridge && self.life.status() == Status::Ready,
@@ -201,6 +204,15 @@ impl Server {
             image_pull: self.image_pull.clone(),
             created_unix_ms: self.created_unix_ms,
             last_used_unix_ms: self.last_used_unix_ms,
+        }
+    }
+
+    fn network(&self, settings: &Settings) -> String {
+        let asked = self.definition.network.as_ref().or(settings.default_network.as_ref());
+        match asked.map(String::as_str) {
+            None | Some("none") if !self.definition.ports.is_empty() => "private".to_string(),
+            None => "none".to_string(),
+            Some(name) => name.to_string(),
         }
     }
 
@@ -327,7 +339,12 @@ impl Server {
 
     /// Why did the handshake get no answer in time?
     pub fn diagnosis(&self) -> String {
-        let after = format!("no answer to initialize within {} ms", self.definition.startup_timeout_ms);
+        let wait_ms = self.definition.startup_timeout_ms;
+        if !self.definition.stdio_bridge {
+            let port = self.definition.ports.first().map_or(0, |port| port.container);
+            return format!("nothing listens on its port {port} after {wait_ms} ms; does it listen on 0.0.0.0?");
+        }
+        let after = format!("no answer to initialize within {wait_ms} ms");
         match self.said {
             Said { content_length: true, .. } => {
                 format!("{after}: it speaks Content-Length framing; set framing to content-length")

@@ -29,7 +29,7 @@ impl Core {
     pub(super) fn status_answer(&self, id: ServerId, registered: bool) -> Answer {
         match self.servers.get(&id) {
             Some(server) if server.removing.is_none() => {
-                let view = Box::new(server.view(&self.settings.providers[0], self.now));
+                let view = Box::new(server.view(&self.settings, self.now));
                 if registered { Answer::Registered(view) } else { Answer::Status(view) }
             }
             Some(_) | None => Answer::Refused(Fault::new(Code::NotFound, "the server was removed meanwhile")),

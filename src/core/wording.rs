@@ -59,6 +59,7 @@ pub(super) fn fault_message(id: &str, fault: &Fault) -> Vec<u8> {
         | Code::MethodNotAllowed
         | Code::RequestTimeout
         | Code::NameTaken
+        | Code::PortTaken
         | Code::BridgeDisabled
         | Code::ServerStopped
         | Code::PayloadTooLarge

@@ -13,6 +13,7 @@ use crate::os::log_files::LogFiles;
 use crate::os::log_filter::LogFilter;
 use crate::os::meter::Meter;
 use crate::os::notify::Notify;
+use crate::os::probes::Probes;
 use crate::os::pulls::Pulls;
 use crate::os::reactor::Reactor;
 use crate::os::reap::Role;
@@ -22,7 +23,7 @@ use crate::os::spawn;
 use crate::os::token::Source;
 use crate::sandbox::cgroup::Hierarchies;
 use crate::sandbox::image::Images;
-use crate::sandbox::plan::{Layout, Runtime, RuntimeKind};
+use crate::sandbox::plan::{Layout, Networking, Runtime};
 use crate::sandbox::{probe, sweep};
 use crate::store::cluster::Cluster;
 use crate::store::premises;
@@ -54,6 +55,7 @@ pub struct Boot {
     pub logs: LogFiles,
     pub notify: Notify,
     pub reload: Reload,
+    pub probes: Probes,
 }
 
 /// Runs the daemon until it is asked to stop. An error is a sentence for the operator. `file`: where the configuration
@@ -86,10 +88,17 @@ fn prepare(config: &Config, file: Option<PathBuf>, filter: &'static LogFilter) -
     let listeners = listen(config, &poll)?;
 
     let layout = Layout::of(config.data_dir.clone());
-    let runtimes = find_runtimes(config);
+    let (runtimes, missing) = find_runtimes(config);
+    let networking = Networking { default: config.default_network.clone(), conf_dirs: config.network_dirs.clone() };
     let seed = random()?;
     let core = Core::new(Settings {
-        providers: provider_order(config, &runtimes),
+        default_provider: config.default_provider.clone(),
+        providers: vec![config.default_provider.clone()],
+        usable: Vec::new(),
+        default_warning: None,
+        unusable: missing.clone(),
+        default_network: config.default_network.clone(),
+        allow_host_network: config.allow_host_network,
         hosting: config.hosting_enabled,
         separator: config.tool_separator.clone(),
         admin_token_hash: admin_token(&config.data_dir, &seed)?,
@@ -113,13 +122,14 @@ fn prepare(config: &Config, file: Option<PathBuf>, filter: &'static LogFilter) -
     let store = Store::spawn(conninfo, wake()).map_err(|e| e.to_string())?;
     let logs = LogFiles::spawn(&config.data_dir, wake()).map_err(failed("the directory for servers' logs"))?;
     let meter = Meter::spawn(wake()).map_err(failed("the meter's thread"))?;
-    let reload = Reload::new(config.clone(), file, runtimes.clone(), filter);
+    let reload = Reload::new(config.clone(), file, filter);
 
     let pulls = Pulls::new(layout.clone(), config.registries());
     let images = Images::of(&layout);
     let sweep_args = sweep::args(&layout);
     let boot_id = format!("{:08x}", u32::from_le_bytes(seed[..4].try_into().expect("4 of 32")));
-    let mut instances = Instances::new(runtimes, layout, boot_id, meter);
+    let probes = Probes::new(&layout, runtimes, missing);
+    let mut instances = Instances::new(layout, networking.clone(), boot_id, meter);
     let sweep = spawn::own_child(&sweep_args).map_err(failed("the sweep of leftovers cannot be started"))?;
     instances.children.add(sweep, Role::Sweep);
     Ok(Boot {
@@ -128,7 +138,8 @@ fn prepare(config: &Config, file: Option<PathBuf>, filter: &'static LogFilter) -
         core,
         signals,
         listeners,
-        clients: Clients::new(images, config.registries()),
+        clients: Clients::new(images, config.registries(), networking),
+        probes,
         instances,
         pulls,
         database: Database::new(store, cluster),
@@ -183,35 +194,19 @@ fn random() -> Result<[u8; 32], String> {
 
 // --- what the host can do -------------------------------------------------------------------------------------------
 
-fn find_runtimes(config: &Config) -> BTreeMap<String, Runtime> {
-    let mut found = BTreeMap::new();
+/// The runtimes that are installed, and why others are not; whether they work is found out by `Probes`.
+fn find_runtimes(config: &Config) -> (BTreeMap<String, Runtime>, Vec<(String, String)>) {
+    let (mut found, mut missing) = (BTreeMap::new(), Vec::new());
     for (name, provider) in &config.providers {
         match probe::find(name, provider) {
             Ok(runtime) => _ = found.insert(name.clone(), runtime),
-            Err(why) => log::warn!("provider {name} is not usable: {why}"),
+            Err(why) => {
+                log::warn!("provider {name} is not usable: {why}");
+                missing.push((name.clone(), why));
+            }
         }
     }
-    found
-}
-
-/// The default first. If it cannot run here the next one stands in, with a warning.
-pub fn provider_order(config: &Config, runtimes: &BTreeMap<String, Runtime>) -> Vec<String> {
-    let wanted = &config.default_provider;
-    let mut order: Vec<String> = runtimes.keys().cloned().collect();
-    // No sandbox at all is never anybody's second choice.
-    let bare = |name: &String| runtimes[name].kind == RuntimeKind::Plain;
-    order.sort_by_key(|name| (name != wanted, bare(name), name != "gvisor", name.clone()));
-    match order.first().filter(|first| *first == wanted || !bare(first)) {
-        Some(first) if first != wanted => {
-            log::warn!("the default provider {wanted} is not usable here; servers that name none run under {first}");
-        }
-        Some(_) => {}
-        None => {
-            log::warn!("no provider is usable here: no server can run; `stdiod doctor` says what to install");
-            order.insert(0, wanted.clone());
-        }
-    }
-    order
+    (found, missing)
 }
 
 /// Every client and every instance costs descriptors; the soft limit is often far below the hard one.

@@ -8,6 +8,7 @@ use crate::limits::{BODY_TIMEOUT, HEAD_TIMEOUT, IDLE_TIMEOUT, READ_BUDGET, STREA
 use crate::wire::http_in::{Parser, Phase, Step};
 use mio::net::{TcpStream, UnixStream};
 use std::io::{self, ErrorKind, Read, Write};
+use std::net::Shutdown;
 
 pub enum Socket {
     Tcp(TcpStream),
@@ -15,14 +16,29 @@ pub enum Socket {
 }
 
 impl Socket {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+    pub fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         match self {
             Socket::Tcp(socket) => socket.read(buf),
             Socket::Unix(socket) => socket.read(buf),
         }
     }
 
-    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+    /// No more will be written.
+    pub fn finish(&mut self) -> io::Result<()> {
+        match self {
+            Socket::Tcp(socket) => socket.shutdown(Shutdown::Write),
+            Socket::Unix(socket) => socket.shutdown(Shutdown::Write),
+        }
+    }
+
+    pub fn source(&mut self) -> &mut dyn mio::event::Source {
+        match self {
+            Socket::Tcp(socket) => socket,
+            Socket::Unix(socket) => socket,
+        }
+    }
+
+    pub fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         match self {
             Socket::Tcp(socket) => socket.write(buf),
             Socket::Unix(socket) => socket.write(buf),
@@ -121,6 +137,11 @@ impl Client {
             }
         }
         Read1::Nothing
+    }
+
+    /// The connection goes to somebody else: the socket, and what is still to be written to it.
+    pub fn hand_over(mut self) -> (Socket, Vec<u8>) {
+        (self.socket, self.out.split_off(self.written))
     }
 
     /// Where answers are written to; `flush` sends them.

@@ -11,8 +11,11 @@ use crate::core::definition::{PullPolicy, Source as RootfsSource};
 use crate::ids::ConnId;
 use crate::limits::CONNECTIONS_MAX;
 use crate::os::client::{Client, Doing, Read1, Socket};
+use crate::os::proxy::{self, Handed};
 use crate::os::token::Source;
 use crate::sandbox::image::Images;
+use crate::sandbox::network;
+use crate::sandbox::plan::Networking;
 use crate::sandbox::registry::reference::reference;
 use crate::sandbox::registry::{PullError, Registries};
 use crate::wire::http_in::{Method, Step};
@@ -28,6 +31,9 @@ pub struct Clients {
     /// Where images are, for the one question that is asked of the disk: is it there?
     images: Images,
     registries: Registries,
+    networking: Networking,
+    /// Connections that are the proxy's from here on.
+    handed: Vec<Handed>,
     scratch: Vec<u8>,
     /// Those with something to write, or to end, before the loop sleeps.
     touched: Vec<ConnId>,
@@ -38,12 +44,14 @@ pub struct Clients {
 }
 
 impl Clients {
-    pub fn new(images: Images, registries: Registries) -> Clients {
+    pub fn new(images: Images, registries: Registries, networking: Networking) -> Clients {
         Clients {
             map: HashMap::new(),
             minted: 0,
             images,
             registries,
+            networking,
+            handed: Vec::new(),
             scratch: vec![0; 64 * 1024],
             touched: Vec::new(),
             runnable: Vec::new(),
@@ -57,6 +65,10 @@ impl Clients {
 
     pub fn is_empty(&self) -> bool {
         self.map.is_empty()
+    }
+
+    pub fn take_handed(&mut self) -> Vec<Handed> {
+        std::mem::take(&mut self.handed)
     }
 
     pub fn has_runnable(&self) -> bool {
@@ -158,11 +170,24 @@ impl Clients {
         let request = client.parser.request();
         (client.keep_alive, client.http10) = (request.keep_alive && core.is_accepting(), request.http10);
         client.head_only = request.method == Method::Head;
+        match proxy::aim(&request, &client.peer, core) {
+            Ok(None) => {}
+            Ok(Some((instance, request))) => {
+                let client = self.map.remove(&id).expect("it is being served");
+                let (socket, unwritten) = client.hand_over();
+                self.handed.push(Handed { instance, socket, unwritten, request });
+                return;
+            }
+            Err(fault) => return self.respond(id, &rest::refuse(&fault), now),
+        }
         let response = match rest::interpret(&request, core.tokens(), &client.peer) {
-            Ok(Interpreted::Ask { who, ask }) => match missing_image(&ask, &self.images, &self.registries) {
-                None => return core.handle(Input::Asked { conn: id, who, ask }, now),
-                Some(fault) => rest::refuse(&fault),
-            },
+            Ok(Interpreted::Ask { who, ask }) => {
+                let missing = missing_image(&ask, &self.images, &self.registries);
+                match missing.or_else(|| missing_network(&ask, &self.networking)) {
+                    None => return core.handle(Input::Asked { conn: id, who, ask }, now),
+                    Some(fault) => rest::refuse(&fault),
+                }
+            }
             Ok(Interpreted::Direct(response)) => response,
             Err(fault) => rest::refuse(&fault),
         };
@@ -312,6 +337,15 @@ impl Clients {
     pub fn unanswered(&self) -> usize {
         self.map.values().filter(|client| client.has_backlog()).count()
     }
+}
+
+/// Nor for a network that nobody has configured.
+fn missing_network(ask: &Ask<'_>, networking: &Networking) -> Option<Fault> {
+    let Ask::Register { definition, .. } = ask else { return None };
+    let name = definition.network.as_ref().filter(|name| !network::exists(networking, name))?;
+    let dirs: Vec<String> = networking.conf_dirs.iter().map(|dir| dir.display().to_string()).collect();
+    let why = format!("there is no network {name}: no CNI configuration in {} has this name", dirs.join(" or "));
+    Some(Fault::field("network", why))
 }
 
 /// A registration must not be stored for an image that is not here and cannot come. One look at the disk, at

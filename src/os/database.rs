@@ -66,7 +66,9 @@ impl Database {
         let role = match role {
             Role::InitDb => cluster::Role::InitDb,
             Role::Postgres => cluster::Role::Postgres,
-            Role::Launcher(_) | Role::Container(_) | Role::Discard | Role::Pull(_) | Role::Sweep => return,
+            Role::Launcher(_) | Role::Container(_) | Role::Discard | Role::Pull(_) | Role::Sweep | Role::Probe => {
+                return;
+            }
         };
         let detail = match cause {
             ExitCause::Code(code) => format!("exit status {code}"),

@@ -8,11 +8,12 @@ use crate::core::definition::Definition;
 use crate::ids::InstanceId;
 use crate::os::meter::Meter;
 use crate::os::pipes::{Drawn, Pipes};
+use crate::os::ports::Ports;
 use crate::os::reap::{Children, Role};
 use crate::os::spawn;
 use crate::sandbox::cgroup::{CgroupFiles, Hierarchies};
 use crate::sandbox::discard;
-use crate::sandbox::plan::{LaunchPlan, Layout, Report, Runtime, RuntimeKind};
+use crate::sandbox::plan::{LaunchPlan, Layout, Networking, Report, Runtime, RuntimeKind};
 use crate::sandbox::signal;
 use mio::Registry;
 use nix::errno::Errno;
@@ -52,6 +53,8 @@ pub struct Instances {
     pub meter: Meter,
     runtimes: BTreeMap<String, Runtime>,
     layout: Layout,
+    networking: Networking,
+    pub ports: Ports,
     cgroups: Option<Hierarchies>,
     /// Distinguishes the containers of this life of the daemon from those of any other.
     boot_id: String,
@@ -63,13 +66,16 @@ pub struct Instances {
 }
 
 impl Instances {
-    pub fn new(runtimes: BTreeMap<String, Runtime>, layout: Layout, boot_id: String, meter: Meter) -> Instances {
+    /// `provide` gives it what to launch with.
+    pub fn new(layout: Layout, networking: Networking, boot_id: String, meter: Meter) -> Instances {
         Instances {
             map: HashMap::new(),
             children: Children::default(),
             meter,
-            runtimes,
+            runtimes: BTreeMap::new(),
             layout,
+            networking,
+            ports: Ports::default(),
             cgroups: Hierarchies::of_this_host(),
             boot_id,
             scratch: vec![0; 64 * 1024],
@@ -79,8 +85,17 @@ impl Instances {
         }
     }
 
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The runtimes that are known to work.
+    pub fn provide(&mut self, runtimes: BTreeMap<String, Runtime>) {
+        self.runtimes = runtimes;
+    }
+
     pub fn has_runnable(&self) -> bool {
-        !self.runnable.is_empty()
+        !self.runnable.is_empty() || self.ports.has_runnable()
     }
 
     /// Nothing runs and nothing is being cleaned up.
@@ -106,12 +121,14 @@ impl Instances {
             message: format!("the launcher could not be started: {e}"),
         };
         let container_id = format!("{}-{instance}", self.boot_id);
+        self.ports.publish(instance, &definition.ports, registry)?;
         let (pipes, far) = Pipes::open(instance, definition.framing, registry).map_err(internal)?;
         let plan = LaunchPlan {
             container_id: container_id.clone(),
             definition: definition.clone(),
             runtime,
             layout: self.layout.clone(),
+            networking: self.networking.clone(),
             daemon_pid: std::process::id() as i32,
         };
         let (pid, report) = spawn::launcher(&plan, far).map_err(internal)?;
@@ -152,6 +169,7 @@ impl Instances {
     }
 
     pub fn discard(&mut self, instance: InstanceId) {
+        self.ports.withdraw(instance);
         if let Some(hosted) = self.map.remove(&instance) {
             self.meter.forget(instance);
             self.discards.push_back(discard::args(&self.layout, &hosted.container_id));
@@ -204,6 +222,7 @@ impl Instances {
         for instance in std::mem::take(&mut self.runnable) {
             self.read(instance, core, now);
         }
+        self.ports.serve_runnable();
     }
 
     /// Reads both outputs within their budget; what is left has its turn in the next one.
@@ -217,22 +236,30 @@ impl Instances {
     }
 
     /// A child of ours has ended; roles that are not an instance's are the caller's.
-    pub fn child_ended(&mut self, role: &Role, cause: ExitCause, core: &mut Core, now: Now) {
+    pub fn child_ended(&mut self, role: &Role, cause: ExitCause, registry: &Registry, core: &mut Core, now: Now) {
         match role {
-            Role::Launcher(instance) => self.launcher_ended(*instance, cause, core, now),
+            Role::Launcher(instance) => self.launcher_ended(*instance, cause, registry, core, now),
             Role::Container(instance) => self.container_ended(*instance, cause, core, now),
             Role::Discard => self.discarding -= 1,
-            Role::Pull(_) | Role::Sweep | Role::InitDb | Role::Postgres => {}
+            Role::Pull(_) | Role::Sweep | Role::Probe | Role::InitDb | Role::Postgres => {}
         }
     }
 
-    fn launcher_ended(&mut self, instance: InstanceId, cause: ExitCause, core: &mut Core, now: Now) {
+    fn launcher_ended(
+        &mut self,
+        instance: InstanceId,
+        cause: ExitCause,
+        registry: &Registry,
+        core: &mut Core,
+        now: Now,
+    ) {
         let report = self.map.get_mut(&instance).and_then(|hosted| match &mut hosted.process {
             Process::Launching { report, .. } => report.take(),
             Process::Running { .. } | Process::Ended => None,
         });
         match report.and_then(spawn::read_report) {
-            Some(Report::Started { pid }) => {
+            Some(Report::Started { pid, address }) => {
+                self.ports.located(instance, address, registry);
                 let dead = self.children.claim(pid, instance);
                 if let Some(hosted) = self.map.get_mut(&instance) {
                     hosted.process = Process::Running { pid };

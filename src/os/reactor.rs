@@ -10,7 +10,7 @@
 //! Nothing in a turn blocks but the first.
 
 use crate::core::Core;
-use crate::core::contract::{Answer, Input, Now, Output};
+use crate::core::contract::{Answer, ExitCause, Input, Now, Output};
 use crate::limits::SLEEP_MAX;
 use crate::os::boot::{Boot, Listener};
 use crate::os::clients::Clients;
@@ -19,6 +19,7 @@ use crate::os::database::Database;
 use crate::os::hosted::Instances;
 use crate::os::log_files::LogFiles;
 use crate::os::notify::Notify;
+use crate::os::probes::{Probes, Verdict};
 use crate::os::pulls::Pulls;
 use crate::os::reap::Role;
 use crate::os::reload::Reload;
@@ -43,6 +44,7 @@ pub struct Reactor {
     logs: LogFiles,
     notify: Notify,
     reload: Reload,
+    probes: Probes,
     announced: bool,
     exit: Exit,
 }
@@ -75,6 +77,7 @@ impl Reactor {
             logs: boot.logs,
             notify: boot.notify,
             reload: boot.reload,
+            probes: boot.probes,
             announced: false,
             exit: Exit::Running,
         }
@@ -120,6 +123,7 @@ impl Reactor {
             self.clients.next_deadline(),
             self.database.next_deadline(),
             self.notify.next_deadline(),
+            self.instances.ports.next_deadline(),
             self.accept_again_ms,
         ];
         let due = due.into_iter().flatten().min()?;
@@ -144,6 +148,9 @@ impl Reactor {
             Source::Pull(pull) => self.pulls.readable(pull, &mut self.core, now),
             Source::Signals => self.signalled(now),
             Source::Threads => self.threads_rang(now),
+            Source::Port(token) => {
+                self.instances.ports.woke(token, event, self.poll.registry(), &mut self.core, now);
+            }
         }
     }
 
@@ -184,17 +191,26 @@ impl Reactor {
         }
         if signalled.reload {
             self.notify.reloading();
-            if let Some(providers) = self.reload.again() {
-                self.core.handle(Input::Reconfigured { providers }, now);
+            if let Some(default_provider) = self.reload.again() {
+                self.core.handle(Input::Reconfigured { default_provider }, now);
             }
             self.notify.reloaded();
         }
         if signalled.summary {
             self.summarise();
         }
-        for (_, role, cause) in self.instances.children.reap() {
+        for (pid, role, cause) in self.instances.children.reap() {
             match role {
-                Role::Sweep => self.core.handle(Input::Swept, now),
+                Role::Sweep => {
+                    for pid in self.probes.start(self.instances.layout()) {
+                        self.instances.children.add(pid, Role::Probe);
+                    }
+                    self.follow_probes(now);
+                }
+                Role::Probe => {
+                    self.probes.ended(pid, cause == ExitCause::Code(0));
+                    self.follow_probes(now);
+                }
                 Role::InitDb | Role::Postgres => {
                     self.database.child_ended(&role, cause, &mut self.instances.children, now);
                 }
@@ -203,9 +219,18 @@ impl Reactor {
                     self.pulls.child_ended(pull, cause, &mut self.instances.children, registry, &mut self.core, now);
                 }
                 Role::Launcher(_) | Role::Container(_) | Role::Discard => {
-                    self.instances.child_ended(&role, cause, &mut self.core, now);
+                    self.instances.child_ended(&role, cause, self.poll.registry(), &mut self.core, now);
                 }
             }
+        }
+    }
+
+    /// Nothing of an earlier life is left, and it is known what can run here: servers may start.
+    fn follow_probes(&mut self, now: Now) {
+        if let Some(Verdict { usable, unusable }) = self.probes.verdict() {
+            let providers = usable.keys().cloned().collect();
+            self.instances.provide(usable);
+            self.core.handle(Input::Swept { providers, unusable }, now);
         }
     }
 
@@ -213,6 +238,7 @@ impl Reactor {
 
     fn pass_deadlines(&mut self, now: Now) {
         self.core.tick(now);
+        self.instances.ports.tick(self.poll.registry(), now);
         self.clients.expire(&mut self.core, now);
         self.database.tick(&mut self.instances.children, now);
         self.notify.tick(|| self.core.status_line(), now.mono_ms);
@@ -227,6 +253,9 @@ impl Reactor {
     // --- 5: what the core wants ---------------------------------------------------------------------------------
 
     fn perform(&mut self, now: Now) {
+        for handed in self.clients.take_handed() {
+            self.instances.ports.relay(handed, self.poll.registry());
+        }
         while let Some(output) = self.core.poll_output() {
             match output {
                 Output::Answer { conn, answer } => {
@@ -248,6 +277,7 @@ impl Reactor {
                         self.core.handle(Input::LaunchFailed { instance, why }, now);
                     }
                 }
+                Output::Knock { instance } => self.instances.ports.knock(instance, now),
                 Output::Write { instance, bytes } => self.instances.write(instance, bytes),
                 Output::Signal { instance, signal } => self.instances.signal(instance, signal),
                 Output::Discard { instance } => self.instances.discard(instance),
@@ -324,6 +354,7 @@ impl Reactor {
         if self.exit == Exit::Leaving
             && self.instances.is_at_rest()
             && self.pulls.is_at_rest()
+            && self.probes.is_idle()
             && self.clients.unanswered() == 0
             && self.database.stop(&mut self.instances.children, now)
         {

@@ -17,6 +17,8 @@ pub enum Role {
     Discard,
     Pull(PullId),
     Sweep,
+    /// A trivial container of one provider.
+    Probe,
     InitDb,
     Postgres,
 }

@@ -2,31 +2,22 @@
 //! file that is wrong changes nothing.
 
 use crate::config::Config;
-use crate::os::boot::provider_order;
 use crate::os::log_filter::LogFilter;
-use crate::sandbox::plan::Runtime;
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 pub struct Reload {
     config: Config,
     file: Option<PathBuf>,
-    runtimes: BTreeMap<String, Runtime>,
     filter: &'static LogFilter,
 }
 
 impl Reload {
-    pub fn new(
-        config: Config,
-        file: Option<PathBuf>,
-        runtimes: BTreeMap<String, Runtime>,
-        filter: &'static LogFilter,
-    ) -> Reload {
-        Reload { config, file, runtimes, filter }
+    pub fn new(config: Config, file: Option<PathBuf>, filter: &'static LogFilter) -> Reload {
+        Reload { config, file, filter }
     }
 
-    /// The order of providers, if it has changed. One small file is read; this is the one time the loop does so.
-    pub fn again(&mut self) -> Option<Vec<String>> {
+    /// The default provider, if it has changed. One small file is read; this is the one time the loop does so.
+    pub fn again(&mut self) -> Option<String> {
         let fresh = match Config::load(self.file.as_deref()) {
             Ok(fresh) => fresh,
             Err(e) => {
@@ -43,7 +34,7 @@ impl Reload {
         let moved = fresh.default_provider != self.config.default_provider;
         self.config.log = fresh.log;
         self.config.default_provider = fresh.default_provider;
-        moved.then(|| provider_order(&self.config, &self.runtimes))
+        moved.then(|| self.config.default_provider.clone())
     }
 }
 
@@ -55,6 +46,7 @@ fn needs_restart(old: &Config, fresh: &Config) -> Vec<&'static str> {
         ("auth", old.auth != fresh.auth),
         ("database_url", old.database_url != fresh.database_url),
         ("default_network", old.default_network != fresh.default_network),
+        ("network_dirs", old.network_dirs != fresh.network_dirs),
         ("allow_isolation_none", old.allow_isolation_none != fresh.allow_isolation_none),
         ("allow_host_network", old.allow_host_network != fresh.allow_host_network),
         ("insecure_registries", old.insecure_registries != fresh.insecure_registries),

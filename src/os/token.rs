@@ -17,9 +17,11 @@ pub enum Source {
     Threads,
     /// What a puller says.
     Pull(PullId),
+    /// Anything of `Ports`, by a number of its own.
+    Port(u64),
 }
 
-const KIND_BITS: u32 = 3;
+const KIND_BITS: u32 = 4;
 
 impl Source {
     pub fn token(self) -> Token {
@@ -32,6 +34,7 @@ impl Source {
             Source::Signals => (5, 0),
             Source::Threads => (6, 0),
             Source::Pull(pull) => (7, pull.0),
+            Source::Port(number) => (8, number),
         };
         Token((id << KIND_BITS | kind) as usize)
     }
@@ -47,6 +50,7 @@ impl Source {
             5 => Source::Signals,
             6 => Source::Threads,
             7 => Source::Pull(PullId(id)),
+            8 => Source::Port(id),
             other => unreachable!("no source registers kind {other}"),
         }
     }
@@ -67,6 +71,7 @@ mod tests {
             Source::Signals,
             Source::Threads,
             Source::Pull(PullId(10)),
+            Source::Port(10),
         ];
         for source in all {
             assert_eq!(Source::of(source.token()), source);

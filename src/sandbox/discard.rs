@@ -4,6 +4,7 @@
 
 use crate::limits::DISCARD_TIMEOUT;
 use crate::sandbox::cgroup::Hierarchies;
+use crate::sandbox::network;
 use crate::sandbox::plan::{Layout, is_container_id};
 use crate::sandbox::rootfs;
 use crate::sandbox::within::remove_tree;
@@ -62,9 +63,10 @@ pub fn discard(layout: &Layout, container_id: &str) -> io::Result<()> {
         Some(cgroups) => cgroups.instance(layout, container_id).kill_and_remove(DISCARD_TIMEOUT),
         None => Ok(()),
     };
+    let network = network::take_down(layout, container_id);
     let records = remove_records(&layout.run_dir(), container_id);
     let bundle = remove_tree(&layout.bundle(container_id));
-    ended.and(records).and(bundle)
+    ended.and(network).and(records).and(bundle)
 }
 
 /// What runtimes keep under their `--root`: crun, runc and youki a directory per container, runsc three files.

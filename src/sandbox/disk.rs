@@ -71,13 +71,7 @@ fn mount_memory(_: &PrivateMounts, point: &Path, limits: &ResourceLimits) -> Res
         .map_err(|e| disk_fault("mounting a tmpfs", e))
 }
 
-fn mount_image(
-    _: &PrivateMounts,
-    layout: &Layout,
-    bundle: &Path,
-    point: &Path,
-    bytes: u64,
-) -> Result<(), LaunchFault> {
+fn mount_image(_: &PrivateMounts, layout: &Layout, bundle: &Path, point: &Path, bytes: u64) -> Result<(), LaunchFault> {
     let image = bundle.join(IMAGE);
     let file = copy_template(layout, bundle, &image, bytes)?;
     let (device, held) = attach(&file, &image, bundle).map_err(|e| disk_fault("attaching a loop device", e))?;

@@ -6,8 +6,10 @@ use crate::core::contract::{LaunchFault, LaunchFaultKind};
 use crate::core::definition::Source;
 use crate::limits::LAUNCH_MESSAGE_MAX;
 use crate::sandbox::cgroup::{Hierarchies, Mode as CgroupMode};
+use crate::sandbox::cni;
 use crate::sandbox::disk::{self, Disk};
 use crate::sandbox::image::{Images, StoredImage};
+use crate::sandbox::network::{self, Wanted};
 use crate::sandbox::plain;
 use crate::sandbox::plan::{LaunchPlan, Report, RuntimeKind, fault, is_container_id};
 use crate::sandbox::rootfs::{self, PrivateMounts};
@@ -18,6 +20,7 @@ use nix::unistd::getppid;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
@@ -67,7 +70,7 @@ pub fn main(args: &[OsString]) -> i32 {
     // SAFETY: the daemon gave both to us, and nobody else in this process knows them.
     let (plan, mut report) = unsafe { (File::from_raw_fd(plan_fd), File::from_raw_fd(report_fd)) };
     let said = match read_plan(plan).and_then(|plan| launch(&plan)) {
-        Ok(pid) => Report::Started { pid },
+        Ok((pid, address)) => Report::Started { pid, address },
         Err(mut fault) => {
             cut(&mut fault.message, LAUNCH_MESSAGE_MAX);
             Report::Failed(fault)
@@ -92,8 +95,8 @@ fn read_plan(mut file: File) -> Result<LaunchPlan, LaunchFault> {
     Ok(plan)
 }
 
-fn launch(plan: &LaunchPlan) -> Result<i32, LaunchFault> {
-    let LaunchPlan { container_id, definition: def, runtime, layout, daemon_pid } = plan;
+fn launch(plan: &LaunchPlan) -> Result<(i32, Option<IpAddr>), LaunchFault> {
+    let LaunchPlan { container_id, definition: def, runtime, layout, networking, daemon_pid } = plan;
     die_with_parent(*daemon_pid)
         .map_err(|e| fault(LaunchFaultKind::Internal, "tying the launcher to the daemon", e))?;
     let unusable = |doing: &str, e: io::Error| fault(LaunchFaultKind::ProviderUnusable, doing, e);
@@ -108,7 +111,8 @@ fn launch(plan: &LaunchPlan) -> Result<i32, LaunchFault> {
     make_private_dir(&bundle, Existing::Refused)?;
     let mounts = PrivateMounts::enter().map_err(|e| rootfs_fault("entering a private mount namespace", e))?;
     if runtime.kind == RuntimeKind::Plain {
-        return plain::start(def, &cgroups.instance(layout, container_id));
+        let pid = plain::start(def, &cgroups.instance(layout, container_id))?;
+        return Ok((pid, None));
     }
     cover_unified(&mounts, &cgroups, runtime.kind)?;
 
@@ -116,7 +120,19 @@ fn launch(plan: &LaunchPlan) -> Result<i32, LaunchFault> {
     make_private_dir(&root, Existing::Refused)?;
     let disk = disk::make(&mounts, layout, &bundle, &def.resource_limits)?;
     let image = mount_root(&mounts, plan, &bundle, &disk, &root)?;
-    let account = rootfs::furnish(&root, def, image.as_ref())?;
+    let wanted = network::wanted(def, networking);
+    let joined = match &wanted {
+        Wanted::None | Wanted::Host => None,
+        Wanted::Private => Some(network::join(&mounts, plan, &bundle, cni::PRIVATE)?),
+        Wanted::Named(name) => Some(network::join(&mounts, plan, &bundle, name)?),
+    };
+    let host_names = (String::new(), fs::read_to_string("/etc/resolv.conf").unwrap_or_default());
+    let names = match (&joined, &wanted) {
+        (Some(joined), _) => (joined.hosts.as_str(), joined.resolv_conf.as_str()),
+        (None, Wanted::Host) => (host_names.0.as_str(), host_names.1.as_str()),
+        (None, Wanted::None | Wanted::Private | Wanted::Named(_)) => ("", ""),
+    };
+    let account = rootfs::furnish(&root, def, image.as_ref(), names)?;
     let volumes = rootfs::volumes(layout, def, &account)?;
 
     let cgroup = layout.cgroup(container_id);
@@ -127,10 +143,34 @@ fn launch(plan: &LaunchPlan) -> Result<i32, LaunchFault> {
         volumes: &volumes,
         tmp: &disk.tmp,
         cgroup_counts_swap: prepared.counts_swap,
+        network: match (&joined, &wanted) {
+            (Some(joined), _) => spec::Network::Joined(&joined.namespace),
+            (None, Wanted::Host) => spec::Network::Host,
+            (None, Wanted::None | Wanted::Private | Wanted::Named(_)) => spec::Network::Own,
+        },
     };
     let spec = spec::config(def, image.as_ref().map(|i| &i.config), runtime, &setting)?;
     spec.save(bundle.join("config.json")).map_err(|e| fault(LaunchFaultKind::Internal, "writing config.json", e))?;
-    run(plan, &bundle)
+    let namespace = match (&joined, runtime.kind) {
+        // It takes over the interfaces of the namespace that it is started in.
+        (Some(joined), RuntimeKind::Gvisor) => {
+            let opened = File::open(&joined.namespace);
+            Some(opened.map_err(|e| fault(LaunchFaultKind::Network, "opening the network namespace", e))?)
+        }
+        (Some(_), RuntimeKind::Native | RuntimeKind::Plain) | (None, _) => None,
+    };
+    let address = joined.as_ref().map(|joined| joined.address);
+    let pid = run(plan, &bundle, network_flag(runtime.kind, &wanted), namespace.as_ref())?;
+    Ok((pid, address))
+}
+
+/// After all other flags: the last one of a name counts.
+fn network_flag(kind: RuntimeKind, wanted: &Wanted) -> Option<&'static str> {
+    match (kind, wanted) {
+        (RuntimeKind::Native | RuntimeKind::Plain, _) | (RuntimeKind::Gvisor, Wanted::None) => None,
+        (RuntimeKind::Gvisor, Wanted::Host) => Some("--network=host"),
+        (RuntimeKind::Gvisor, Wanted::Private | Wanted::Named(_)) => Some("--network=sandbox"),
+    }
 }
 
 fn mount_root(
@@ -163,17 +203,31 @@ fn cover_unified(mounts: &PrivateMounts, cgroups: &Hierarchies, kind: RuntimeKin
 
 /// Runs the runtime to its end. It exits when the container runs; the container is then an orphan and goes to the
 /// nearest subreaper above, the daemon.
-fn run(plan: &LaunchPlan, bundle: &Path) -> Result<i32, LaunchFault> {
+fn run(
+    plan: &LaunchPlan,
+    bundle: &Path,
+    flag: Option<&'static str>,
+    namespace: Option<&File>,
+) -> Result<i32, LaunchFault> {
     let LaunchPlan { container_id, runtime, layout, .. } = plan;
     let (log, pid_file) = (bundle.join("runtime.log"), bundle.join("pid"));
     let mut command = Command::new(&runtime.binary);
     command.arg("--root").arg(layout.runtime_root(&runtime.provider));
-    command.arg("--log").arg(&log).args(["--log-format", "json"]).args(&runtime.args);
+    command.arg("--log").arg(&log).args(["--log-format", "json"]).args(&runtime.args).args(flag);
     command.args(["run", "--detach", "--bundle"]).arg(bundle).arg("--pid-file").arg(&pid_file).arg(container_id);
     command.current_dir("/").env_clear().env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
     let launcher = std::process::id() as i32;
-    // SAFETY: prctl and getppid are async-signal-safe, and nothing is allocated.
-    unsafe { command.pre_exec(move || die_with_parent(launcher)) };
+    let namespace = namespace.map(AsRawFd::as_raw_fd);
+    // SAFETY: prctl, getppid and setns are async-signal-safe, nothing is allocated, and the descriptor outlives this.
+    unsafe {
+        command.pre_exec(move || {
+            die_with_parent(launcher)?;
+            if let Some(namespace) = namespace {
+                nix::errno::Errno::result(libc::setns(namespace, libc::CLONE_NEWNET))?;
+            }
+            Ok(())
+        });
+    }
     let status = command
         .status()
         .map_err(|e| fault(LaunchFaultKind::ProviderUnusable, &format!("starting {}", runtime.binary.display()), e))?;

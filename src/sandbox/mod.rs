@@ -3,11 +3,13 @@
 
 pub mod account;
 pub mod cgroup;
+pub mod cni;
 pub mod discard;
 pub mod disk;
 pub mod image;
 pub mod import;
 pub mod launch;
+pub mod network;
 pub mod plain;
 pub mod plan;
 pub mod probe;
@@ -17,6 +19,7 @@ pub mod signal;
 pub mod spec;
 pub mod sweep;
 pub mod unpack;
+pub mod volumes;
 pub mod within;
 
 use std::ffi::OsString;

@@ -19,6 +19,9 @@ pub fn start(def: &Definition, cgroup: &CgroupFiles) -> Result<i32, LaunchFault>
         Source::Image(_) => return Err(refused("images, only rootfs \"host\"")),
         Source::HostRootfs if !def.files.is_empty() => return Err(refused("files of its own: it sees the host's")),
         Source::HostRootfs if !def.volumes.is_empty() => return Err(refused("volumes: it sees the host's files")),
+        Source::HostRootfs if !def.ports.is_empty() || def.egress.is_some() => {
+            return Err(refused("network of its own, so no `ports` and no `egress`"));
+        }
         Source::HostRootfs => {}
     }
     let (uid, gid) = account(def)?;

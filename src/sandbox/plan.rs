@@ -15,6 +15,7 @@ pub struct LaunchPlan {
     pub definition: Definition,
     pub runtime: Runtime,
     pub layout: Layout,
+    pub networking: Networking,
     /// Who waits for the report. A launcher whose parent is another one was orphaned before it could ask the kernel
     /// to die with its parent.
     pub daemon_pid: i32,
@@ -40,6 +41,15 @@ pub enum RuntimeKind {
     Native,
     /// No runtime and no sandbox: a plain child.
     Plain,
+}
+
+/// What the configuration says of networks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Networking {
+    /// For servers that name none; none: loopback only.
+    pub default: Option<String>,
+    /// Where CNI configurations are looked for, the first one first.
+    pub conf_dirs: Vec<PathBuf>,
 }
 
 /// Where things of one daemon live.
@@ -113,6 +123,8 @@ pub enum Report {
     /// The container runs; `pid` is now a child of the daemon.
     Started {
         pid: i32,
+        /// Where this host reaches it, if it has a network.
+        address: Option<std::net::IpAddr>,
     },
     Failed(LaunchFault),
 }

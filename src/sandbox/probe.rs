@@ -6,12 +6,12 @@ use crate::core::definition::{CrashLoop, Definition, Framing, Health, ResourceLi
 use crate::limits::{PROBE_TIMEOUT, QUEUE_DEFAULT, REPORT_MAX};
 use crate::sandbox::discard::discard;
 use crate::sandbox::launch;
-use crate::sandbox::plan::{LaunchPlan, Layout, Report, Runtime, RuntimeKind};
+use crate::sandbox::plan::{LaunchPlan, Layout, Networking, Report, Runtime, RuntimeKind};
 use nix::fcntl::OFlag;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, pipe2};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read, Write};
@@ -95,6 +95,8 @@ pub fn main(args: &[OsString]) -> i32 {
     };
     let runtime = runtime.to_str().and_then(|text| serde_json::from_str::<Runtime>(text).ok());
     let (Some(mark), Some(runtime)) = (mark.to_str(), runtime) else { return 2 };
+    // A daemon that is killed must not leave us at work beside the next one's sweep.
+    _ = launch::die_with_parent(nix::unistd::getppid().as_raw());
     match try_run(&runtime, &Layout { data_dir: PathBuf::from(data_dir), mark: mark.to_owned() }) {
         Ok(()) => 0,
         Err(reason) => {
@@ -123,6 +125,7 @@ fn echo(runtime: &Runtime, layout: &Layout, id: &str) -> Result<(), String> {
         definition: trivial(&["/bin/sh", "-c", "read line; echo \"$line\""]),
         runtime: runtime.clone(),
         layout: layout.clone(),
+        networking: Networking::default(),
         daemon_pid: std::process::id() as i32,
     };
     let said = |e: &dyn std::fmt::Display| format!("starting the launcher: {e}");
@@ -142,7 +145,7 @@ fn echo(runtime: &Runtime, layout: &Layout, id: &str) -> Result<(), String> {
     };
     let _ = child.wait();
     let pid = match serde_json::from_slice(&text) {
-        Ok(Report::Started { pid }) => pid,
+        Ok(Report::Started { pid, .. }) => pid,
         Ok(Report::Failed(fault)) => return Err(fault.message),
         Err(_) => return Err("the launcher died without a word".to_owned()),
     };
@@ -198,10 +201,12 @@ pub fn trivial(cmd: &[&str]) -> Definition {
         restart_policy: RestartPolicy::Never,
         environment: BTreeMap::new(),
         volumes: Vec::new(),
+        read_only_volumes: BTreeSet::new(),
         resource_limits: ResourceLimits::default(),
         provider: None,
         ports: Vec::new(),
         network: None,
+        egress: None,
         user: None,
         workdir: None,
         files: BTreeMap::new(),

@@ -175,7 +175,13 @@ fn set_read_only_recursively(target: &Path) -> nix::Result<()> {
 }
 
 /// Completes a mounted root: who runs there, `/etc`, mount points, files, the working directory.
-pub fn furnish(root: &Path, def: &Definition, image: Option<&StoredImage>) -> Result<Account, LaunchFault> {
+/// `names`: its network's lines for `/etc/hosts`, and its `/etc/resolv.conf`.
+pub fn furnish(
+    root: &Path,
+    def: &Definition,
+    image: Option<&StoredImage>,
+    names: (&str, &str),
+) -> Result<Account, LaunchFault> {
     let within = Within::open(root).map_err(|e| rootfs_fault("opening the root", e))?;
     let config = image.map(|i| &i.config);
     let account = match image {
@@ -183,9 +189,12 @@ pub fn furnish(root: &Path, def: &Definition, image: Option<&StoredImage>) -> Re
         None => account_of_host(&within, def)?,
     };
     let put = |path: &str, text: &str| write(&within, Path::new(path), text.as_bytes());
-    put("/etc/hosts", &format!("127.0.0.1\tlocalhost {}\n::1\tlocalhost\n", def.name))?;
+    // With an address of its own, the server's name means that one.
+    let (hosts, resolv_conf) = names;
+    let own = if hosts.is_empty() { format!(" {}", def.name) } else { String::new() };
+    put("/etc/hosts", &format!("127.0.0.1\tlocalhost{own}\n::1\tlocalhost\n{hosts}"))?;
     put("/etc/hostname", &format!("{}\n", def.name))?;
-    put("/etc/resolv.conf", "")?;
+    put("/etc/resolv.conf", resolv_conf)?;
     for dir in COVERED.iter().copied().chain(def.volumes.iter().map(String::as_str)) {
         within.make_dirs(Path::new(dir)).map_err(|e| rootfs_fault(&format!("making the mount point {dir}"), e))?;
     }

@@ -35,6 +35,18 @@ pub struct Setting<'a> {
     /// The directory on the instance's disk that is its `/tmp`.
     pub tmp: &'a Path,
     pub cgroup_counts_swap: bool,
+    pub network: Network<'a>,
+}
+
+/// The network namespace of a container.
+#[derive(Clone, Copy, Debug)]
+pub enum Network<'a> {
+    /// A new one with loopback.
+    Own,
+    /// One that is made and connected already.
+    Joined(&'a Path),
+    /// The host's.
+    Host,
 }
 
 pub fn config(
@@ -47,7 +59,7 @@ pub fn config(
     spec.set_hostname(Some(def.name.clone()));
     set_root(&mut spec, def, setting)?;
     set_process(&mut spec, def, image, setting.account)?;
-    set_mounts(&mut spec, setting)?;
+    set_mounts(&mut spec, def, setting)?;
     set_linux(&mut spec, def, runtime, setting)?;
     Ok(spec)
 }
@@ -121,11 +133,13 @@ fn set_process(
     Ok(())
 }
 
-fn set_mounts(spec: &mut Spec, setting: &Setting<'_>) -> Result<(), LaunchFault> {
+fn set_mounts(spec: &mut Spec, def: &Definition, setting: &Setting<'_>) -> Result<(), LaunchFault> {
     let mounts = spec.mounts_mut().as_mut().expect("the base has mounts");
     mounts.push(mount(Path::new("/tmp"), "bind", setting.tmp, &["bind", "rw", "nosuid", "nodev"])?);
     for (destination, source) in setting.volumes {
-        mounts.push(mount(destination, "bind", source, &["bind", "rw", "nosuid", "nodev"])?);
+        let read_only = destination.to_str().is_some_and(|path| def.read_only_volumes.contains(path));
+        let mode = if read_only { "ro" } else { "rw" };
+        mounts.push(mount(destination, "bind", source, &["bind", mode, "nosuid", "nodev"])?);
     }
     Ok(())
 }
@@ -139,6 +153,15 @@ fn set_linux(spec: &mut Spec, def: &Definition, runtime: &Runtime, setting: &Set
     let limits = &def.resource_limits;
     let linux = spec.linux_mut().as_mut().expect("the base has a linux part");
     linux.set_cgroups_path(Some(setting.cgroup.to_owned()));
+    let namespaces = linux.namespaces_mut().as_mut().expect("the base has namespaces");
+    match setting.network {
+        Network::Own => {}
+        Network::Host => namespaces.retain(|namespace| namespace.typ() != LinuxNamespaceType::Network),
+        Network::Joined(path) => {
+            let network = namespaces.iter_mut().find(|namespace| namespace.typ() == LinuxNamespaceType::Network);
+            network.expect("the base has one").set_path(Some(path.to_owned()));
+        }
+    }
 
     let bytes = i64::try_from(limits.memory_bytes).unwrap_or(i64::MAX);
     let mut memory = LinuxMemoryBuilder::default().limit(bytes);
@@ -211,6 +234,7 @@ mod tests {
             volumes: &volumes,
             tmp: Path::new("/b/disk/tmp"),
             cgroup_counts_swap: true,
+            network: Network::Own,
         };
         serde_json::to_value(config(def, image, &runtime, &setting).unwrap()).unwrap()
     }

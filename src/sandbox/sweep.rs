@@ -3,7 +3,8 @@
 
 use crate::limits::DISCARD_TIMEOUT;
 use crate::sandbox::cgroup::Hierarchies;
-use crate::sandbox::plan::Layout;
+use crate::sandbox::network;
+use crate::sandbox::plan::{Layout, is_container_id};
 use crate::sandbox::within::remove_tree;
 use std::ffi::OsString;
 use std::io;
@@ -38,5 +39,12 @@ pub fn sweep(layout: &Layout) -> io::Result<()> {
         Some(cgroups) => cgroups.parent(layout).kill_and_remove(DISCARD_TIMEOUT),
         None => Ok(()),
     };
-    ended.and(remove_tree(&layout.run_dir()))
+    // Then networks, whose records are about to go.
+    let mut cut = Ok(());
+    for bundle in std::fs::read_dir(layout.bundles_dir()).into_iter().flatten().flatten() {
+        if let Some(id) = bundle.file_name().to_str().filter(|id| is_container_id(id)) {
+            cut = network::take_down(layout, id).and(cut);
+        }
+    }
+    ended.and(cut).and(remove_tree(&layout.run_dir()))
 }

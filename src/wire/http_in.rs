@@ -82,6 +82,14 @@ impl<'a> Request<'a> {
         })
     }
 
+    /// All of them, in the order they came.
+    pub fn headers(&self) -> impl Iterator<Item = (&'a str, &'a [u8])> + use<'a> {
+        let head = self.head;
+        self.fields
+            .iter()
+            .filter_map(move |field| Some((std::str::from_utf8(field.name.of(head)).ok()?, field.value.of(head))))
+    }
+
     pub fn query_pairs(&self) -> impl Iterator<Item = (Cow<'a, str>, Cow<'a, str>)> + use<'a> {
         let plain = |text| unescape(text, Part::Query).expect("a query is checked with its head");
         self.query.split('&').filter(|pair| !pair.is_empty()).map(move |pair| {

@@ -8,5 +8,6 @@ pub mod http_in;
 pub mod http_out;
 pub mod jsonrpc;
 pub mod lines;
+pub mod relay;
 pub mod sse;
 mod target;

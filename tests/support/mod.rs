@@ -33,6 +33,7 @@ pub const STRICT: &str = include_str!("../fixtures/strict.py");
 pub const THREADS: &str = include_str!("../fixtures/threads.py");
 /// Small enough to have fifty of them.
 pub const TINY: &str = include_str!("../fixtures/tiny.sh");
+const INSIDE: &str = include_str!("../fixtures/inside.py");
 
 /// Makes two tests of each function, one per provider.
 macro_rules! on_both_providers {
@@ -258,6 +259,12 @@ impl Daemon {
         reply.text()
     }
 
+    /// What Python code leaves in `result` when an `inside` server runs it.
+    pub fn inside(&self, server: &str, code: &str) -> Value {
+        let told = self.text(server, "run", json!({"code": code}));
+        serde_json::from_str(&told).unwrap_or_else(|e| panic!("{code}: {e}: {told}"))
+    }
+
     pub fn status(&self, server: &str) -> Value {
         let reply = self.get(&format!("{BASE}/{server}"));
         assert_eq!(reply.status, 200, "{reply}");
@@ -290,6 +297,12 @@ impl Daemon {
     /// What is known of the daemon's processes and cgroups; a later life adds its own.
     pub fn seen(&self) -> World {
         self.look();
+        self.world.lock().expect("not poisoned").clone()
+    }
+
+    /// As `seen`, between two lives.
+    pub fn seen_before(&self) -> World {
+        assert!(self.life.is_none(), "it is still running");
         self.world.lock().expect("not poisoned").clone()
     }
 
@@ -444,6 +457,11 @@ pub fn eventually(patience: Duration, mut is: impl FnMut() -> bool) -> bool {
 /// The definition of a server that is one Python script on the host's root file system.
 pub fn python(name: &str, provider: &str, script: &str) -> Value {
     python_with(name, provider, script, &[])
+}
+
+/// A server that runs what `Daemon::inside` gives it.
+pub fn inside(name: &str, provider: &str) -> Value {
+    python(name, provider, INSIDE)
 }
 
 pub fn python_with(name: &str, provider: &str, script: &str, arguments: &[&str]) -> Value {

@@ -1,0 +1,83 @@
+//! What the core must know of its daemon: from its configuration, and from what was found out about the host at boot.
+//! Nothing in it changes once servers run.
+
+/// What the core must know of its daemon.
+#[derive(Default)]
+pub struct Settings {
+    /// The one for servers that name none, as configured.
+    pub default_provider: String,
+    /// Usable providers by name; the first is the default, and is there even if nothing is usable.
+    pub providers: Vec<String>,
+    /// The same without a stand-in for nothing.
+    pub usable: Vec<String>,
+    /// Why the configured default is not the first of them.
+    pub default_warning: Option<String>,
+    /// The providers that are not usable here, and why.
+    pub unusable: Vec<(String, String)>,
+    /// The network of servers that name none; none: loopback only.
+    pub default_network: Option<String>,
+    pub allow_host_network: bool,
+    /// False: servers may be looked at, but none runs.
+    pub hosting: bool,
+    /// The token of `admin.token`.
+    pub admin_token_hash: [u8; 32],
+    /// Between a server's name and that of its tool, where all servers are offered at once.
+    pub separator: String,
+    pub seed: [u8; 32],
+}
+
+impl Settings {
+    /// Another default, among the providers that are known to work.
+    pub fn prefer(&mut self, default_provider: String) {
+        self.default_provider = default_provider;
+        self.provide(self.usable.clone());
+    }
+
+    /// The default first. If it cannot run here the next one stands in, with a warning.
+    pub fn provide(&mut self, mut usable: Vec<String>) {
+        let wanted = &self.default_provider;
+        // No sandbox at all is never anybody's second choice.
+        usable.sort_by_key(|name| (name != wanted, name == "none", name != "gvisor", name.clone()));
+        let why = self.unusable.iter().find(|(name, _)| name == wanted);
+        let why = why.map_or_else(|| "it is not configured".to_string(), |(_, why)| why.clone());
+        let first = usable.first().filter(|first| *first == wanted || *first != "none");
+        self.default_warning = match first {
+            Some(first) if first == wanted => None,
+            Some(first) => Some(format!("the default provider {wanted} is not usable here ({why}); {first} stands in")),
+            None => Some(format!("no provider is usable here ({wanted}: {why}); `stdiod doctor` says what to install")),
+        };
+        if let Some(warning) = &self.default_warning {
+            log::warn!("{warning}");
+        }
+        self.usable = usable.clone();
+        if first.is_none() {
+            usable.insert(0, wanted.clone());
+        }
+        self.providers = usable;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(usable: &[&str], unusable: &[(&str, &str)]) -> Settings {
+        let unusable = unusable.iter().map(|(name, why)| (name.to_string(), why.to_string())).collect();
+        let mut settings = Settings { default_provider: "gvisor".to_string(), unusable, ..Settings::default() };
+        settings.provide(usable.iter().map(ToString::to_string).collect());
+        settings
+    }
+
+    #[test]
+    fn the_next_provider_stands_in_for_a_default_that_does_not_work() {
+        let well = settings(&["crun", "gvisor", "youki"], &[]);
+        assert_eq!((well.providers[0].as_str(), well.default_warning), ("gvisor", None));
+        let lame = settings(&["youki", "crun"], &[("gvisor", "no systrap")]);
+        assert_eq!(lame.providers, ["crun", "youki"]);
+        assert!(lame.default_warning.is_some_and(|why| why.contains("no systrap") && why.contains("crun stands in")));
+        let none = settings(&[], &[("gvisor", "not installed")]);
+        assert_eq!(none.providers, ["gvisor"]);
+        assert_eq!(settings(&["none"], &[]).providers, ["gvisor", "none"]);
+        assert!(none.default_warning.is_some_and(|why| why.contains("doctor")));
+    }
+}

@@ -1,0 +1,69 @@
+//! `/mcp/:name` of a server that speaks HTTP itself: which requests are passed on, to whom, and as what. Checks who asks as
+//! for every call; then the client's connection goes to `Ports`, which carries the bytes. Never touches a bridged
+//! server's requests: those are not for passing on.
+
+use crate::api::auth::{Need, Peer};
+use crate::api::fault::{Code, Fault};
+use crate::api::{rest, route};
+use crate::core::Core;
+use crate::ids::InstanceId;
+use crate::os::client::Socket;
+use crate::wire::http_in::Request;
+use crate::wire::relay;
+
+/// Where MCP is on the server's side; what follows the name comes after it.
+const ENDPOINT: &str = "/mcp";
+
+/// A client whose request is on its way to a server; its connection carries the answer and then ends.
+pub struct Handed {
+    pub instance: InstanceId,
+    pub socket: Socket,
+    /// What was still to be written to it.
+    pub unwritten: Vec<u8>,
+    pub request: Vec<u8>,
+}
+
+/// Is this request for a server that speaks HTTP? Then for which instance, and as what.
+pub fn aim(request: &Request<'_>, peer: &Peer, core: &Core) -> Result<Option<(InstanceId, Vec<u8>)>, Fault> {
+    let Some((name, rest)) = addressed(&request.path) else { return Ok(None) };
+    if !core.speaks_http(name) {
+        return Ok(None);
+    }
+    let who = rest::identify(request, core.tokens(), peer, Need::Call)?;
+    let instance = core.http_instance(name, &who)?;
+    let target = relay::target(&format!("{ENDPOINT}{rest}"), request.query);
+    let bytes = relay::request(request, &target, name)
+        .ok_or_else(|| Fault::new(Code::NotImplemented, "this method is not passed on"))?;
+    Ok(Some((instance, bytes)))
+}
+
+/// The server's name or id, and what comes after it.
+fn addressed(path: &str) -> Option<(&str, &str)> {
+    let split = |inner: &'_ str| inner.find('/').unwrap_or(inner.len());
+    if let Some(inner) = path.strip_prefix("/mcp/") {
+        let (name, rest) = inner.split_at(split(inner));
+        return (!name.is_empty()).then_some((name, rest.trim_end_matches('/')));
+    }
+    let of_server = |base: &str| path.strip_prefix(base)?.strip_prefix('/');
+    let inner = of_server(route::SERVERS).or_else(|| of_server(route::HOSTED))?;
+    let (name, rest) = inner.split_at(split(inner));
+    let rest = rest.strip_prefix(ENDPOINT).filter(|rest| rest.is_empty() || rest.starts_with('/'))?;
+    Some((name, rest.trim_end_matches('/')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_addresses_of_an_endpoint_are_known_and_no_others() {
+        assert_eq!(addressed("/mcp/web"), Some(("web", "")));
+        assert_eq!(addressed("/mcp/web/"), Some(("web", "")));
+        assert_eq!(addressed("/mcp/web/events"), Some(("web", "/events")));
+        assert_eq!(addressed("/api/v1/mcp/servers/web/mcp"), Some(("web", "")));
+        assert_eq!(addressed("/api/v1/mcp/hosted/web/mcp/x"), Some(("web", "/x")));
+        for other in ["/mcp", "/mcp/", "/api/v1/mcp/servers/web", "/api/v1/mcp/servers/web/mcpx", "/healthz", "/"] {
+            assert_eq!(addressed(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! Servers with a network: published ports, HTTP servers without a bridge, egress lists, named networks; all of it gone
+//! with the instance, and after a crash of the daemon too.
+
+mod support;
+
+use serde_json::json;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::Command;
+use std::time::Duration;
+use support::{BASE, Daemon, Http, eventually, on_both_providers, python_with};
+
+const WEB: &str = include_str!("fixtures/web.py");
+
+/// Installed by scripts/setup.
+const EVERYTHING: &str =
+    "/usr/local/lib/stdiod-fixtures/node/node_modules/@modelcontextprotocol/server-everything/dist/index.js";
+
+on_both_providers!(
+    the_reference_server_is_reached_by_its_port_and_through_the_daemon,
+    an_http_server_is_ready_when_its_port_answers_and_comes_back_after_a_kill,
+    an_egress_list_opens_what_it_says_and_nothing_else,
+);
+
+fn an_http_server_is_ready_when_its_port_answers_and_comes_back_after_a_kill(provider: &str) {
+    let mut daemon = Daemon::start();
+    let port = free_port();
+    let mut web = python_with("web", provider, WEB, &["80"]);
+    web["ports"] = json!([format!("{port}:80")]);
+    let status = daemon.register(&web);
+    assert_eq!((&status["stdio_bridge"], &status["network"]), (&json!(false), &json!("private")), "{status:#}");
+    assert_eq!(status["ports"], json!([format!("127.0.0.1:{port}:80")]));
+    assert_eq!(get(port, "/x").json()["path"], "/x", "it listens when it says it is ready");
+
+    // Through the daemon: with its token, which goes no further, and events as they come.
+    let through = daemon.get("/mcp/web/x?y=1").json();
+    assert_eq!(through["path"], "/mcp/x?y=1", "{through}");
+    assert_eq!(through["headers"].get("authorization"), None, "{through}");
+    let events = daemon.get("/mcp/web/events").body_text();
+    assert_eq!(events, "data: 0\n\ndata: 1\n\ndata: 2\n\n");
+    let broken = daemon.get("/mcp/web/crash");
+    assert_eq!((broken.status, broken.code()), (502, json!("bad_server_output")), "{broken}");
+    daemon.wait_until("web", "back", |s| s["status"] == "ready" && s["restart_count"] == 1);
+
+    // What no list allows: the host by every name it has, and its neighbours.
+    let host = Greeter::start("0.0.0.0:0");
+    let gateway = get(port, "/file?/proc/net/route").body_text();
+    for address in ["127.0.0.1".to_string(), own_address(), gateway_of(&gateway)] {
+        let told = get(port, &format!("/connect?{address}:{}", host.port)).body_text();
+        assert!(!told.starts_with("connected"), "{address}: {told}");
+    }
+    refused_by_name(&daemon, provider, port);
+
+    assert!(get_gone(port, "/crash"), "a crash answers nothing");
+    daemon.wait_until("web", "back", |s| s["status"] == "ready" && s["restart_count"] == 2);
+    assert_eq!(get(port, "/again").json()["path"], "/again");
+    let victim = daemon.sandbox(provider, "/app/server.py");
+    nix::sys::signal::kill(victim, nix::sys::signal::Signal::SIGKILL).expect("it runs");
+    daemon.wait_until("web", "back", |s| s["status"] == "ready" && s["restart_count"] == 3);
+    assert_eq!(get(port, "/again").json()["path"], "/again");
+
+    // Of a daemon that is killed everything is found again.
+    assert!(tables().contains("stdiod_"), "the fence is a table of ours: {}", tables());
+    daemon.kill();
+    daemon.start_again();
+    daemon.wait_ready("web");
+    assert_eq!(get(port, "/second-life").json()["path"], "/second-life");
+    assert_eq!(tables_of(&daemon), 1, "{}", tables());
+    assert_eq!(daemon.request("POST", &format!("{BASE}/web/stop"), None).json()["status"], "stopped");
+    assert!(TcpStream::connect(("127.0.0.1", port)).is_err(), "a stopped server has no port");
+    assert!(eventually(Duration::from_secs(20), || tables_of(&daemon) == 0), "{}", tables());
+    let leases = daemon.data_dir.join("run/leases");
+    let left = std::fs::read_dir(leases).into_iter().flatten().flatten().flat_map(|net| std::fs::read_dir(net.path()));
+    let left: Vec<_> = left.flatten().flatten().map(|lease| lease.file_name()).collect();
+    assert!(!left.iter().any(|lease| lease.to_string_lossy().starts_with("10.")), "{left:?}");
+}
+
+fn the_reference_server_is_reached_by_its_port_and_through_the_daemon(provider: &str) {
+    let daemon = Daemon::start();
+    let port = free_port();
+    daemon.register(&json!({
+        "name": "everything", "provider": provider, "command": "/usr/bin/node", "args": [EVERYTHING, "streamableHttp"],
+        "environment": {"PORT": "3001"}, "ports": [format!("{port}:3001")],
+        "resource_limits": {"cpu": 2},
+    }));
+    for life in 0..2 {
+        let direct = mcp_session(&format!("127.0.0.1:{port}"), "", "/mcp");
+        assert!(direct.contains("echo"), "{direct}");
+        let through = mcp_session(daemon.address(), daemon.token(), "/mcp/everything");
+        assert!(through.contains("echo"), "{through}");
+        if life == 0 {
+            let victim = daemon.sandbox(provider, EVERYTHING);
+            nix::sys::signal::kill(victim, nix::sys::signal::Signal::SIGKILL).expect("it runs");
+            daemon.wait_until("everything", "back", |s| s["status"] == "ready" && s["restart_count"] == 1);
+        }
+    }
+    let stranger = Http::connect(daemon.address(), "").request("POST", "/mcp/everything", Some(&json!({})));
+    assert_eq!((stranger.status, stranger.code()), (401, json!("unauthorized")), "{stranger}");
+    assert_eq!(daemon.request("POST", &format!("{BASE}/everything/stop"), None).status, 200);
+    let stopped = daemon.request("POST", "/mcp/everything", Some(&json!({})));
+    assert_eq!((stopped.status, stopped.code()), (409, json!("server_stopped")), "{stopped}");
+}
+
+/// Initializes a session over Streamable HTTP and asks for the tools; the answer as it came.
+fn mcp_session(address: &str, token: &str, path: &str) -> String {
+    let client = json!({"name": "test", "version": "1"});
+    let params = json!({"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client});
+    let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params});
+    let welcome = post(address, token, path, "", &hello);
+    assert_eq!(welcome.status, 200, "{welcome}");
+    let session = welcome.header("mcp-session-id").expect("a session").to_string();
+    post(address, token, path, &session, &json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+    let tools = post(address, token, path, &session, &json!({"jsonrpc": "2.0", "id": 2, "method": "tools/list"}));
+    assert_eq!(tools.status, 200, "{tools}");
+    assert_eq!(tools.header("content-type"), Some("text/event-stream"), "it answers in a stream");
+    tools.body_text()
+}
+
+fn post(address: &str, token: &str, path: &str, session: &str, body: &serde_json::Value) -> support::Reply {
+    let body = body.to_string();
+    let mut head = format!("POST {path} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n");
+    head += "Accept: application/json, text/event-stream\r\n";
+    if !token.is_empty() {
+        head += &format!("Authorization: Bearer {token}\r\n");
+    }
+    if !session.is_empty() {
+        head += &format!("Mcp-Session-Id: {session}\r\nMcp-Protocol-Version: 2025-06-18\r\n");
+    }
+    let mut http = Http::connect(address, token);
+    http.send_raw(format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()).as_bytes()).expect("sent");
+    http.read_reply(false).expect("an answer")
+}
+
+fn refused_by_name(daemon: &Daemon, provider: &str, port: u16) {
+    let mut other = python_with("other", provider, WEB, &["81"]);
+    other["ports"] = json!([{"host": port, "container": 81, "address": "0.0.0.0"}]);
+    let refused = daemon.try_register(&other);
+    assert_eq!((refused.status, refused.code()), (409, json!("port_taken")), "{refused}");
+    assert!(refused.json()["error"]["message"].as_str().is_some_and(|m| m.contains("web")), "{refused}");
+    // Somebody else's port is found out at the start.
+    let foreign = TcpListener::bind("127.0.0.1:0").expect("a port");
+    other["ports"] = json!([format!("{}:81", foreign.local_addr().expect("bound").port())]);
+    let told = daemon.try_register(&other);
+    assert!(told.json()["last_error"].as_str().is_some_and(|e| e.contains("cannot listen on port")), "{told}");
+    assert_eq!(daemon.request("DELETE", &format!("{BASE}/other"), None).status, 204);
+    let mut nowhere = python_with("nowhere", provider, WEB, &["81"]);
+    nowhere["network"] = json!("nowhere");
+    let refused = daemon.try_register(&nowhere);
+    assert_eq!((refused.status, refused.code()), (400, json!("invalid_request")), "{refused}");
+}
+
+fn an_egress_list_opens_what_it_says_and_nothing_else(provider: &str) {
+    let conf_dir = support::short_temporary_directory();
+    // Both providers' tests run at once.
+    let net = if provider == "gvisor" { "10.251.7" } else { "10.251.8" };
+    let name = format!("sdt{}{}", &provider[..1], std::process::id());
+    let conf = json!({
+        "cniVersion": "1.0.0", "name": "tools",
+        "plugins": [{
+            "type": "bridge", "bridge": name, "isGateway": true, "ipMasq": true,
+            "ipam": {"type": "host-local", "dataDir": conf_dir.join("leases"),
+                     "ranges": [[{"subnet": format!("{net}.0/24")}]], "routes": [{"dst": "0.0.0.0/0"}]},
+            "dns": {"nameservers": ["192.0.2.53"]},
+        }],
+    });
+    std::fs::write(conf_dir.join("tools.conflist"), conf.to_string()).expect("a file");
+    let bridge = Bridge(name);
+    let daemon = Daemon::with("STDIOD_NETWORK_DIRS", conf_dir.to_str().expect("our own name")).start();
+    let (listed, other) = (Greeter::start("0.0.0.0:0"), Greeter::start("0.0.0.0:0"));
+    let port = free_port();
+    let mut web = python_with("web", provider, WEB, &["8000"]);
+    web["ports"] = json!([format!("{port}:8000")]);
+    web["network"] = json!("tools");
+    web["egress"] = json!([format!("{net}.1:{}", listed.port), format!("localhost:{}", listed.port)]);
+    let status = daemon.register(&web);
+    assert_eq!(status["network"], "tools", "{status:#}");
+    let connect = |to: &str| get(port, &format!("/connect?{to}")).body_text();
+    assert_eq!(connect(&format!("{net}.1:{}", listed.port)), "connected hello");
+    for to in [
+        format!("{net}.1:{}", other.port),
+        format!("{}:{}", own_address(), listed.port),
+        format!("127.0.0.1:{}", listed.port),
+        "192.0.2.1:80".to_string(),
+    ] {
+        let told = connect(&to);
+        assert!(!told.starts_with("connected"), "{to}: {told}");
+    }
+    assert!(get(port, "/file?/etc/resolv.conf").body_text().contains("192.0.2.53"));
+    assert!(get(port, "/file?/etc/hosts").body_text().contains(net));
+
+    // Without a list the network leads where it leads.
+    let without = daemon.request("PATCH", &format!("{BASE}/web"), Some(&json!({"egress": null})));
+    assert_eq!(without.json()["status"], "ready", "{without}");
+    assert_eq!(connect(&format!("{net}.1:{}", other.port)), "connected hello");
+    assert_eq!(connect(&format!("{}:{}", own_address(), other.port)), "connected hello");
+
+    drop(daemon);
+    drop(bridge);
+    let left: Vec<_> = std::fs::read_dir(conf_dir.join("leases/tools")).expect("leases").flatten().collect();
+    let left: Vec<_> = left.iter().map(|lease| lease.file_name().to_string_lossy().into_owned()).collect();
+    assert!(!left.iter().any(|lease| lease.starts_with("10.")), "{left:?}");
+    std::fs::remove_dir_all(conf_dir).expect("our own");
+}
+
+/// The bridge that a named network makes is the network's, not an instance's: it stays, and this test removes its own.
+struct Bridge(String);
+
+impl Drop for Bridge {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["link", "del", &self.0]).output();
+    }
+}
+
+/// Says hello to whoever connects, as long as it lives.
+struct Greeter {
+    port: u16,
+}
+
+impl Greeter {
+    fn start(address: &str) -> Greeter {
+        let listener = TcpListener::bind(address).expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        // Ends with the test's process.
+        std::thread::spawn(move || listener.incoming().flatten().for_each(|mut s| drop(s.write_all(b"hello"))));
+        Greeter { port }
+    }
+}
+
+fn get(port: u16, path: &str) -> support::Reply {
+    Http::connect(&format!("127.0.0.1:{port}"), "").request("GET", path, None)
+}
+
+/// A request that ends its server: no answer, only the end.
+fn get_gone(port: u16, path: &str) -> bool {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("a port");
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").expect("sent");
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).is_err() || rest.is_empty()
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port").port()
+}
+
+fn own_address() -> String {
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0").expect("a socket");
+    socket.connect("192.0.2.1:9").and_then(|()| socket.local_addr()).map_or("192.0.2.2".into(), |a| a.ip().to_string())
+}
+
+/// The default gateway, from the text of /proc/net/route; gVisor's has none to read.
+fn gateway_of(routes: &str) -> String {
+    let gateway = routes.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let gateway = u32::from_str_radix(fields.get(2)?, 16).ok()?;
+        (fields.get(1) == Some(&"00000000") && gateway != 0).then(|| std::net::Ipv4Addr::from(gateway.swap_bytes()))
+    });
+    gateway.map_or_else(own_address, |gateway| gateway.to_string())
+}
+
+fn tables() -> String {
+    let output = Command::new("nft").args(["list", "tables"]).output().expect("nft: scripts/setup installs it");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn tables_of(daemon: &Daemon) -> usize {
+    let mark = stdiod::sandbox::plan::Layout::of(daemon.data_dir.clone()).mark;
+    tables().lines().filter(|line| line.contains(&format!("stdiod_{mark}_"))).count()
+}
