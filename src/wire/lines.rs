@@ -6,6 +6,8 @@ use crate::limits::{FRAME_HEAD_MAX, LINE_HEAD_KEPT, LINE_MAX, LINE_TAIL_KEPT};
 use memchr::memchr;
 
 const LENGTH: &[u8] = b"content-length:";
+/// What both fields of a head begin with.
+const FIELD: &[u8] = b"content-";
 
 /// What stands between two newlines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,14 +207,17 @@ impl Lines {
 
 /// Could this become the head of a block, with more bytes?
 fn is_head_begun(text: &[u8]) -> bool {
-    let seen = text.len().min(LENGTH.len());
-    text.len() <= FRAME_HEAD_MAX && text[..seen].eq_ignore_ascii_case(&LENGTH[..seen])
+    let seen = text.len().min(FIELD.len());
+    text.len() <= FRAME_HEAD_MAX && text[..seen].eq_ignore_ascii_case(&FIELD[..seen])
 }
 
 /// The length that a head names, and the size of the head with its empty line.
 fn block_head(text: &[u8]) -> Option<(usize, usize)> {
     let text = &text[..text.len().min(FRAME_HEAD_MAX)];
     let (mut at, mut length) = (0, None);
+    if !is_head_begun(text) {
+        return None;
+    }
     loop {
         let end = at + memchr(b'\n', &text[at..])?;
         let line = text[at..end].trim_ascii();
