@@ -91,6 +91,8 @@ pub enum Output {
     Knock { instance: InstanceId },
     /// Bytes for the server's stdin, one or more whole messages.
     Write { instance: InstanceId, bytes: Vec<u8> },
+    /// No more will be written: close stdin once it is flushed.
+    CloseStdin { instance: InstanceId },
     Signal { instance: InstanceId, signal: StopSignal },
     /// The instance is over: remove its container, cgroup and files.
     Discard { instance: InstanceId },

@@ -53,7 +53,7 @@ use crate::core::server::Server;
 use crate::core::sessions::{Errand, Question, Sessions, Voice};
 pub use crate::core::settings::Settings;
 use crate::ids::{CallId, ConnId, InstanceId, ServerId, SessionId, VoiceId};
-use crate::limits::{RESTARTS_AT_ONCE, STARTS_AT_ONCE};
+use crate::limits::{RESTARTS_AT_ONCE, STARTS_AT_ONCE, STDIN_GRACE};
 use std::collections::{HashMap, HashSet, VecDeque};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -69,6 +69,8 @@ enum Timer {
     Stream(ConnId),
     /// A session that may be idle.
     Session(SessionId),
+    /// When an instance that was asked to stop loses its stdin.
+    Stdin(InstanceId),
     /// Write-behind.
     Flush,
     /// The present phase of the shutdown.
@@ -239,6 +241,7 @@ impl Core {
                 Timer::Client(conn) => self.wait_timed_out(conn),
                 Timer::Stream(conn) => self.stream_elapsed(conn),
                 Timer::Session(id) => self.session_elapsed(id),
+                Timer::Stdin(instance) => self.outputs.push_back(Output::CloseStdin { instance }),
                 Timer::Flush => self.flush(),
                 Timer::Shutdown => self.shutdown_elapsed(),
             }
@@ -368,8 +371,10 @@ impl Core {
             }
             Action::Knock { instance } => self.outputs.push_back(Output::Knock { instance }),
             Action::AskToStop { instance } => {
-                // Its stdin stays open: a server that sees the end of it first would leave before it has seen the signal.
+                // Some servers, node among them, leave only at the end of their input. It comes a moment later: one that
+                // sees it first would be gone before it has seen the signal.
                 self.outputs.push_back(Output::Signal { instance, signal: StopSignal::Term });
+                self.deadlines.set(Timer::Stdin(instance), self.now.mono_ms + STDIN_GRACE.as_millis() as u64);
             }
             Action::Signal { instance, signal } => self.outputs.push_back(Output::Signal { instance, signal }),
             Action::Discard { instance } => {
@@ -378,6 +383,7 @@ impl Core {
                 let fault = server.end_fault();
                 self.fail_in_flight(id, &fault);
                 self.instances.remove(&instance);
+                self.deadlines.cancel(Timer::Stdin(instance));
                 self.launching.remove(&instance);
                 self.outputs.push_back(Output::Discard { instance });
             }

@@ -152,6 +152,12 @@ impl Instances {
         }
     }
 
+    pub fn close_stdin(&mut self, instance: InstanceId) {
+        if let Some(hosted) = self.map.get_mut(&instance) {
+            hosted.pipes.close_stdin();
+        }
+    }
+
     pub fn signal(&mut self, instance: InstanceId, signal: StopSignal) {
         let Some(hosted) = self.map.get(&instance) else { return };
         let sent = match (&hosted.process, signal) {

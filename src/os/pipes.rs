@@ -20,6 +20,8 @@ pub struct Pipes {
     backlog_bytes: usize,
     /// How much of the backlog's front has been written.
     written: usize,
+    /// Nothing more is to be written after the backlog.
+    closing: bool,
     pub stdout: Tap,
     pub stderr: Tap,
     pub lines: Lines,
@@ -62,6 +64,7 @@ impl Pipes {
             backlog: VecDeque::new(),
             backlog_bytes: 0,
             written: 0,
+            closing: false,
             stdout,
             stderr,
             lines: Lines::with_framing(framing),
@@ -103,6 +106,15 @@ impl Pipes {
                 Err(_) => return self.drop_stdin(),
             }
         }
+        if self.closing {
+            self.drop_stdin();
+        }
+    }
+
+    /// What is on its way is written first.
+    pub fn close_stdin(&mut self) {
+        self.closing = true;
+        self.flush();
     }
 
     fn drop_stdin(&mut self) {

@@ -279,6 +279,7 @@ impl Reactor {
                 }
                 Output::Knock { instance } => self.instances.ports.knock(instance, now),
                 Output::Write { instance, bytes } => self.instances.write(instance, bytes),
+                Output::CloseStdin { instance } => self.instances.close_stdin(instance),
                 Output::Signal { instance, signal } => self.instances.signal(instance, signal),
                 Output::Discard { instance } => self.instances.discard(instance),
                 Output::RemoveVolumes { name } => self.instances.remove_volumes(&name),

@@ -489,6 +489,13 @@ impl World {
                     self.heard_news(&news);
                 }
                 Output::LogKeep { .. } | Output::LogRestore { .. } | Output::LogRemove { .. } => {}
+                Output::CloseStdin { instance } => {
+                    let told = |process: &Process| process.told_to_stop || process.killed;
+                    assert!(
+                        self.processes.get(&instance).is_none_or(told),
+                        "only who was told to stop loses its stdin"
+                    );
+                }
                 Output::Signal { instance, signal } => {
                     if let Some(process) = self.processes.get_mut(&instance) {
                         match signal {
