@@ -1,4 +1,21 @@
-//! stdiod: `inetd` for MCP servers. See `core/contract.rs` first, then `os/reactor.rs`.
+//! stdiod: `inetd` for MCP servers. One thread decides, everything else is data.
+//!
+//! ```text
+//! core/      PURE. Input + now → Output. contract.rs first, then mod.rs; lifecycle.rs is one server's life in one match,
+//!            bridge.rs its calls, changes.rs what is durable, mcp.rs and its neighbours the sessions of MCP clients
+//! wire/      PURE. bytes ⇄ messages: HTTP/1.1, server-sent events, lines and blocks, JSON-RPC
+//! api/       PURE. what a request means and what an answer looks like; fault.rs is the one table error → status
+//! sandbox/   what a container is: spec, rootfs, image, limits, network; its children (launch, discard, sweep, pull, probe)
+//!            are this same binary, so that nothing that takes time runs in the loop
+//! store/     StoreOp → SQL, the store thread, migrations, the private PostgreSQL
+//! os/        the shell: the only place for mio; reactor.rs is the loop and its phases
+//! cli/       the client subcommands; they speak to the daemon over its API
+//! config.rs  file + environment → one validated Config;  limits.rs  every bound;  ids.rs  names for things
+//! ```
+//!
+//! `core`, `wire` and `api` ask neither the OS nor the clock (`tests/tidy.rs` keeps it so); `tests/sim.rs` drives the core
+//! through thousands of invented lives.
+
 pub mod api;
 pub mod cli;
 pub mod config;
