@@ -137,6 +137,8 @@ pub const LOG_RESTORED_BYTES: u64 = 64 * KIB as u64;
 pub const STARTS_AT_ONCE: usize = 16;
 /// As above when servers that ran have died: each only takes back the place it had, and its callers wait.
 pub const RESTARTS_AT_ONCE: usize = 64;
+/// At the very end, for clients to take the last bytes of their answers.
+pub const LAST_ANSWERS: Duration = Duration::from_secs(5);
 /// Between SIGTERM and the end of stdin.
 pub const STDIN_GRACE: Duration = Duration::from_secs(1);
 /// Between SIGTERM and SIGKILL: one server stopped or restarted, and the whole daemon.

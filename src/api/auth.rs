@@ -249,14 +249,24 @@ pub fn refuse_foreign_pages(host: &str, origin: Option<&[u8]>) -> Result<(), Fau
     }
     match origin.map(|origin| std::str::from_utf8(origin).ok().and_then(|text| text.split_once("://"))) {
         None => Ok(()),
-        Some(Some((_, authority))) if is_local(authority) => Ok(()),
+        Some(Some((_, authority))) if authority == host || is_loopback(authority) => Ok(()),
         Some(Some(_) | None) => foreign("from a foreign web page"),
     }
 }
 
-/// Of a page on this machine, or on one without a public name.
+/// Of a page on this machine. Another machine's address is as foreign as its name: a page can be anywhere.
 pub fn is_local_origin(origin: &str) -> bool {
-    origin.split_once("://").is_some_and(|(_, authority)| is_local(authority))
+    origin.split_once("://").is_some_and(|(_, authority)| is_loopback(authority))
+}
+
+fn is_loopback(authority: &str) -> bool {
+    let host = match authority.strip_prefix('[') {
+        Some(bracketed) => bracketed.split_once(']').map_or("", |(address, _)| address),
+        None => authority.split_once(':').map_or(authority, |(host, _)| host),
+    };
+    host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+        || host == "localhost"
+        || host.ends_with(".localhost")
 }
 
 /// `authority`: a host with or without a port.

@@ -244,6 +244,9 @@ impl Core {
 
     /// `start` and `stop`. What is already so needs no store.
     fn set_desired(&mut self, conn: ConnId, id: ServerId, up: bool) -> Result<Option<Answer>, Fault> {
+        if up {
+            self.check_hosting()?;
+        }
         let server = self.changeable(id)?;
         if server.desired_up == up {
             let event = if up { Event::Start } else { Event::Stop };
@@ -276,6 +279,7 @@ impl Core {
     }
 
     fn restart(&mut self, conn: ConnId, id: ServerId) -> Result<(), Fault> {
+        self.check_hosting()?;
         let server = self.changeable(id)?;
         if !server.desired_up {
             let message = format!("{} is stopped; start it instead", server.definition.name);
@@ -319,6 +323,13 @@ impl Core {
         }
     }
 
+    fn check_hosting(&self) -> Result<(), Fault> {
+        match self.settings.hosting {
+            true => Ok(()),
+            false => Err(Fault::new(Code::Unavailable, "hosting is disabled by ENABLE_AGENT_WORKSPACES=false")),
+        }
+    }
+
     fn check_store(&self) -> Result<(), Fault> {
         match self.outbox.available() {
             true => Ok(()),
@@ -341,7 +352,7 @@ impl Core {
         scopes: Vec<String>,
         servers: Vec<String>,
     ) -> Result<(), Fault> {
-        if self.tokens.get(&name).is_some() {
+        if self.tokens.get(&name).is_some() || self.outbox.is_inserting_token(&name) {
             return Err(Fault::new(Code::NameTaken, format!("name: there is a token named {name} already")));
         }
         if self.tokens.len() >= TOKENS_MAX {

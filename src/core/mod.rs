@@ -179,6 +179,11 @@ impl Core {
         matches!(self.phase, Phase::Booting { .. } | Phase::Running)
     }
 
+    /// Something is still to be performed.
+    pub fn has_output(&self) -> bool {
+        !self.outputs.is_empty()
+    }
+
     pub fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
@@ -315,6 +320,7 @@ impl Core {
         let before = (server.life.status(), server.life.instance());
         let why = event_name(&event);
         let actions = server.life.handle(event, &server.definition, self.now.mono_ms);
+        let failed = actions.iter().any(|action| matches!(action, Action::Crashed { .. } | Action::Fault { .. }));
         for action in actions {
             self.act(id, action);
         }
@@ -329,6 +335,10 @@ impl Core {
         self.pump(id);
         self.review_queue(id);
         self.tell_waiting(id);
+        // Last: it may be the end of this server, and its actions needed it to the last.
+        if failed {
+            self.companion_failed(id);
+        }
     }
 
     fn act(&mut self, id: ServerId, action: Action) {
@@ -389,7 +399,6 @@ impl Core {
             }
             Action::Crashed { instance, exit } => {
                 self.crashed(id, instance, exit);
-                self.companion_failed(id);
             }
             Action::Fault { message, launch } => {
                 log::warn!("server={} fault: {message}", server.definition.name);
@@ -403,7 +412,6 @@ impl Core {
                 if launch {
                     self.answer_ready_waits(id);
                 }
-                self.companion_failed(id);
             }
             Action::Deadline { at_ms: Some(at_ms) } => self.deadlines.set(Timer::State(id), at_ms),
             Action::Deadline { at_ms: None } => self.deadlines.cancel(Timer::State(id)),

@@ -143,6 +143,11 @@ impl Outbox {
         }
     }
 
+    /// A token of this name is on its way.
+    pub fn is_inserting_token(&self, name: &str) -> bool {
+        self.pending.values().any(|pending| matches!(pending, Pending::TokenInsert { token, .. } if token.name == name))
+    }
+
     pub fn mark(&mut self, server: ServerId) {
         self.dirty.insert(server);
     }

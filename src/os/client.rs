@@ -69,6 +69,8 @@ pub struct Client {
     pub readable: bool,
     /// It will send no more; said once, so it is kept until the end itself is read.
     pub hung_up: bool,
+    /// It has its place among those that go on in the next turn.
+    pub queued: bool,
     out: Vec<u8>,
     written: usize,
     /// Properties of the request under way, for the framing of its answer.
@@ -101,6 +103,7 @@ impl Client {
             doing: Doing::Reading,
             readable: true,
             hung_up: false,
+            queued: false,
             out: Vec::new(),
             written: 0,
             keep_alive: true,

@@ -122,6 +122,9 @@ impl Clients {
     /// Everyone who stopped early in the last turn.
     pub fn serve_runnable(&mut self, core: &mut Core, now: Now) {
         for id in std::mem::take(&mut self.runnable) {
+            if let Some(client) = self.map.get_mut(&id) {
+                client.queued = false;
+            }
             self.serve(id, core, now);
         }
     }
@@ -133,7 +136,7 @@ impl Clients {
             match client.read(&mut self.scratch) {
                 Read1::Nothing => {
                     client.rearm_if_moved(now.mono_ms);
-                    if client.readable {
+                    if client.readable && !std::mem::replace(&mut client.queued, true) {
                         self.runnable.push(id);
                     }
                     self.touched.push(id);
@@ -148,7 +151,7 @@ impl Clients {
                     self.touched.push(id);
                 }
                 Read1::Step(Step::Refuse(fault)) => {
-                    client.keep_alive = false;
+                    (client.keep_alive, client.head_only, client.http10) = (false, false, false);
                     client.doing = Doing::Waiting;
                     let response = rest::refuse(&fault);
                     self.respond(id, &response, now);
@@ -219,7 +222,8 @@ impl Clients {
         client.parser.finish();
         client.rearm(now.mono_ms);
         // It may have sent its next request already: in the parser, or still in the socket.
-        if client.readable || client.parser.phase() != crate::wire::http_in::Phase::Idle {
+        let more = client.readable || client.parser.phase() != crate::wire::http_in::Phase::Idle;
+        if more && !std::mem::replace(&mut client.queued, true) {
             self.runnable.push(id);
         }
     }
@@ -318,7 +322,7 @@ impl Clients {
         let client = self.map.get_mut(&id).expect("just looked up");
         let in_request = client.parser.phase() != crate::wire::http_in::Phase::Idle;
         if client.doing == Doing::Reading && in_request && !client.has_backlog() {
-            client.keep_alive = false;
+            (client.keep_alive, client.head_only, client.http10) = (false, false, false);
             let fault = Fault::new(Code::RequestTimeout, "the request did not arrive in time");
             self.respond(id, &rest::refuse(&fault), now);
         } else {

@@ -210,16 +210,16 @@ impl Instances {
         }
     }
 
-    pub fn stdout_readable(&mut self, instance: InstanceId, core: &mut Core, now: Now) {
+    pub fn stdout_readable(&mut self, instance: InstanceId, ended: bool, core: &mut Core, now: Now) {
         if let Some(hosted) = self.map.get_mut(&instance) {
-            hosted.pipes.stdout.readable = true;
+            hosted.pipes.stdout.woke(ended);
             self.read(instance, core, now);
         }
     }
 
-    pub fn stderr_readable(&mut self, instance: InstanceId, core: &mut Core, now: Now) {
+    pub fn stderr_readable(&mut self, instance: InstanceId, ended: bool, core: &mut Core, now: Now) {
         if let Some(hosted) = self.map.get_mut(&instance) {
-            hosted.pipes.stderr.readable = true;
+            hosted.pipes.stderr.woke(ended);
             self.read(instance, core, now);
         }
     }
@@ -237,7 +237,10 @@ impl Instances {
         read_stderr(instance, hosted, &mut self.scratch, core, now);
         read_stdout(instance, hosted, &mut self.scratch, core, now);
         if hosted.pipes.stdout.readable || hosted.pipes.stderr.readable {
-            self.runnable.push(instance);
+            // Once: who stands there twice would have two budgets.
+            if !self.runnable.contains(&instance) {
+                self.runnable.push(instance);
+            }
         }
     }
 

@@ -31,6 +31,8 @@ pub struct Pipes {
 pub struct Tap {
     receiver: Option<Receiver>,
     pub readable: bool,
+    /// The other end is closed; said once, so it is kept until the end itself is read.
+    ended: bool,
 }
 
 /// The server's ends, for the launcher.
@@ -129,7 +131,13 @@ impl Tap {
         // SAFETY: the descriptor is given away once.
         let mut receiver = unsafe { Receiver::from_raw_fd(fd.into_raw_fd()) };
         registry.register(&mut receiver, source.token(), Interest::READABLE)?;
-        Ok(Tap { receiver: Some(receiver), readable: false })
+        Ok(Tap { receiver: Some(receiver), readable: false, ended: false })
+    }
+
+    /// The kernel says that there is something to read, and whether it is the last.
+    pub fn woke(&mut self, ended: bool) {
+        self.readable = true;
+        self.ended |= ended;
     }
 
     pub fn read(&mut self, scratch: &mut [u8]) -> Drawn {
@@ -143,7 +151,7 @@ impl Tap {
                 Ok(0) => break,
                 Ok(n) => {
                     // A short read has emptied the pipe; its next bytes ring again.
-                    self.readable = n == scratch.len();
+                    self.readable = n == scratch.len() || self.ended;
                     return Drawn::Bytes(n);
                 }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {

@@ -11,7 +11,7 @@
 
 use crate::core::Core;
 use crate::core::contract::{Answer, ExitCause, Input, Now, Output};
-use crate::limits::SLEEP_MAX;
+use crate::limits::{LAST_ANSWERS, SLEEP_MAX};
 use crate::os::boot::{Boot, Listener};
 use crate::os::clients::Clients;
 use crate::os::clock::Clock;
@@ -46,6 +46,8 @@ pub struct Reactor {
     reload: Reload,
     probes: Probes,
     announced: bool,
+    /// Until then clients may take the last of their answers; none: they may not.
+    leave_by_ms: Option<u64>,
     exit: Exit,
 }
 
@@ -79,6 +81,7 @@ impl Reactor {
             reload: boot.reload,
             probes: boot.probes,
             announced: false,
+            leave_by_ms: None,
             exit: Exit::Running,
         }
     }
@@ -115,7 +118,8 @@ impl Reactor {
     // --- 1: sleep ---------------------------------------------------------------------------------------------------
 
     fn sleep_for(&mut self, now: Now) -> Option<Duration> {
-        if self.clients.has_runnable() || self.instances.has_runnable() {
+        // What the last phase gave the core to do counts too: a client that was dropped may have freed another's slot.
+        if self.clients.has_runnable() || self.instances.has_runnable() || self.core.has_output() {
             return Some(Duration::ZERO);
         }
         let due = [
@@ -125,6 +129,7 @@ impl Reactor {
             self.notify.next_deadline(),
             self.instances.ports.next_deadline(),
             self.accept_again_ms,
+            self.leave_by_ms,
         ];
         let due = due.into_iter().flatten().min()?;
         // One more: a timer may be late, but a poll that ends just before it would spin.
@@ -143,8 +148,12 @@ impl Reactor {
                 self.clients.woke(conn, readable, writable, closed, &mut self.core, now);
             }
             Source::Stdin(instance) => self.instances.stdin_writable(instance),
-            Source::Stdout(instance) => self.instances.stdout_readable(instance, &mut self.core, now),
-            Source::Stderr(instance) => self.instances.stderr_readable(instance, &mut self.core, now),
+            Source::Stdout(instance) => {
+                self.instances.stdout_readable(instance, event.is_read_closed(), &mut self.core, now);
+            }
+            Source::Stderr(instance) => {
+                self.instances.stderr_readable(instance, event.is_read_closed(), &mut self.core, now);
+            }
             Source::Pull(pull) => self.pulls.readable(pull, &mut self.core, now),
             Source::Signals => self.signalled(now),
             Source::Threads => self.threads_rang(now),
@@ -188,6 +197,8 @@ impl Reactor {
             self.notify.stopping("stopping every server");
             self.core.handle(Input::ShutdownAsked, now);
             self.listeners.clear();
+            // A second signal means now, for clients too.
+            self.leave_by_ms = None;
         }
         if signalled.reload {
             self.notify.reloading();
@@ -291,7 +302,10 @@ impl Reactor {
                 Output::LogKeep { server, entry } => self.logs.keep(server, entry),
                 Output::LogRestore { server } => self.logs.restore(server),
                 Output::LogRemove { server } => self.logs.remove(server),
-                Output::Exit => self.exit = Exit::Leaving,
+                Output::Exit => {
+                    self.exit = Exit::Leaving;
+                    self.leave_by_ms = Some(now.mono_ms + LAST_ANSWERS.as_millis() as u64);
+                }
             }
         }
         self.instances.start_discards();
@@ -356,7 +370,7 @@ impl Reactor {
             && self.instances.is_at_rest()
             && self.pulls.is_at_rest()
             && self.probes.is_idle()
-            && self.clients.unanswered() == 0
+            && (self.clients.unanswered() == 0 || self.leave_by_ms.is_none_or(|at| at <= now.mono_ms))
             && self.database.stop(&mut self.instances.children, now)
         {
             self.exit = Exit::Over;
