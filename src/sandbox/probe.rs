@@ -153,7 +153,9 @@ fn echo(runtime: &Runtime, layout: &Layout, id: &str) -> Result<(), String> {
     let answer = stdout.map(|stdout| read_all(stdout.into())).and_then(|out| receive(&out, left()));
     match (sent, answer.as_deref(), exit_code(pid, deadline)) {
         (Some(Ok(())), Some(b"alive\n"), Some(0)) => Ok(()),
-        (_, Some(b"alive\n"), code) => Err(format!("a trivial container exited with {code:?} instead of 0")),
+        // It ran and it spoke; who saw its end first is no matter.
+        (_, Some(b"alive\n"), None) => Ok(()),
+        (_, Some(b"alive\n"), Some(code)) => Err(format!("a trivial container exited with {code} instead of 0")),
         (_, _, _) => Err("a trivial container started, but did not answer".to_owned()),
     }
 }
