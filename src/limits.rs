@@ -26,9 +26,15 @@ pub const CHUNK_LINE_MAX: usize = 256;
 /// What may follow the last chunk; it is read and thrown away.
 pub const TRAILERS_MAX: usize = 8 * KIB;
 /// What a connection between two requests may keep of a large buffer.
-pub const BUFFER_KEPT_MAX: usize = 256 * KIB;
+pub const BUFFER_KEPT_MAX: usize = 32 * KIB;
+/// Memory for requests that are still coming in, over all connections, beyond what each may keep anyway; then 503.
+pub const REQUESTS_BYTES_MAX: usize = 256 * MIB;
+/// When whoever found no room may come back.
+pub const OVERLOAD_RETRY: Duration = Duration::from_secs(5);
 /// Client connections open at once; the next gets a canned 503.
 pub const CONNECTIONS_MAX: usize = 16 * KIB;
+/// As many more may be on their way out with that 503; those beyond are closed without a word.
+pub const CONNECTIONS_REFUSED_MAX: usize = 256;
 /// What a client may leave unread before it is dropped (answers to one call may be larger: they are one message).
 pub const STREAM_BACKLOG_MAX: usize = MIB;
 /// Bytes taken from one source before the next has its turn.
@@ -42,6 +48,14 @@ pub const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 /// A client that takes nothing of its answer for so long is dropped.
 pub const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// From the first byte of an answer to its last, however steadily it trickles; streams of events have no last byte,
+/// and are bounded by `STREAM_BACKLOG_MAX`.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
+/// After its last answer a client that is still sending is listened to, or the kernel would throw the answer away: for
+/// so many bytes, so long in all, and so long in silence.
+pub const LINGER_BYTES_MAX: usize = 256 * MIB;
+pub const LINGER_TIME_MAX: Duration = Duration::from_secs(15);
+pub const LINGER_SILENCE_MAX: Duration = Duration::from_secs(2);
 
 // --- the bridge -------------------------------------------------------------------------------------------------
 
@@ -123,6 +137,8 @@ pub const WATCHERS_MAX: usize = 64;
 pub const LOG_FILE_MAX: u64 = MIB as u64;
 /// Entries between the loop and the thread that writes them; more are dropped and counted.
 pub const LOG_CHANNEL: usize = 8 * KIB;
+/// Lines of the daemon's own log that wait to be written; more are dropped and counted.
+pub const OWN_LOG_CHANNEL: usize = 4 * KIB;
 /// At the daemon's end, for what is still in the channel.
 pub const LOG_CLOSE_WAIT: Duration = Duration::from_secs(2);
 /// Files that thread keeps open at once.
@@ -331,6 +347,9 @@ const _: () = assert!(FILES_BYTES_MAX < BODY_MAX, "a definition must fit a reque
 const _: () = assert!(LINE_MAX >= TOOL_LIST_MAX);
 const _: () = assert!(8 * LAUNCH_MESSAGE_MAX < REPORT_MAX, "the message fits even if every byte is escaped");
 const _: () = assert!(QUEUED_BYTES_MAX > BODY_MAX);
+const _: () = assert!(REQUESTS_BYTES_MAX >= 8 * BODY_MAX, "a few large requests can always come in at once");
+const _: () = assert!(WRITE_TIMEOUT.as_secs() < ANSWER_TIMEOUT.as_secs());
+const _: () = assert!(LINGER_SILENCE_MAX.as_secs() < LINGER_TIME_MAX.as_secs());
 const _: () = assert!(DRAIN_GRACE.as_secs() < SHUTDOWN_GRACE.as_secs());
 const _: () = assert!(LOG_CHANNEL >= 2 * SERVERS_MAX, "every log can be asked for at boot");
 const _: () = assert!(EVENT_LOG_BYTES < EVENT_LOGS_BYTES_MAX && LINE_MAX < EVENT_LOGS_BYTES_MAX);

@@ -4,6 +4,7 @@
 mod support;
 
 use std::time::Duration;
+use stdiod::limits::{BODY_MAX, REQUESTS_BYTES_MAX};
 use support::world::weight_of;
 use support::{BASE, Daemon, Http, eventually};
 
@@ -32,6 +33,109 @@ fn ten_thousand_malformed_requests_are_refused_and_leave_nothing_behind() {
     assert_eq!(daemon.get("/healthz").status, 200);
     assert_eq!(daemon.get(BASE).status, 200);
     assert!(!daemon.log_contains("panicked"), "{}", daemon.log_tail());
+}
+
+/// Large bodies that come slowly, more of them than there is memory for.
+#[test]
+fn bodies_that_never_end_cannot_fill_the_memory_and_hurt_nobody_else() {
+    const SENT: usize = 7 << 20;
+    let daemon = Daemon::start();
+    let before = weight_of(daemon.pid()).1;
+    let body = large_call(SENT + 1000);
+    let fitting = REQUESTS_BYTES_MAX / BODY_MAX;
+    let mut slow: Vec<Http> = Vec::new();
+    for _ in 0..fitting + 12 {
+        let mut http = daemon.http();
+        http.send_raw(post(&daemon, "/nobody/call", daemon.token(), body.len()).as_bytes()).expect("it is listening");
+        http.send_raw(&body.as_bytes()[..SENT]).expect("it reads, whether it keeps it or not");
+        slow.push(http);
+    }
+    let grown = weight_of(daemon.pid()).1.saturating_sub(before);
+    assert!(grown < REQUESTS_BYTES_MAX as u64 + GROWTH_MAX, "the daemon has grown by {grown}");
+    // Others are served meanwhile.
+    assert_eq!(daemon.get(BASE).status, 200);
+    assert_eq!(daemon.call("nobody", "tools/list", &serde_json::json!({})).status, 404);
+
+    let (mut refused, mut answered) = (0, 0);
+    for mut http in slow {
+        http.send_raw(&body.as_bytes()[SENT..]).expect("it still reads");
+        let reply = http.read_reply(false).expect("an answer");
+        match reply.status {
+            503 => {
+                assert_eq!(reply.code(), "overloaded", "{reply}");
+                assert!(reply.header("retry-after").is_some() && reply.header("connection") == Some("close"));
+                refused += 1;
+            }
+            _ => {
+                assert_eq!((reply.status, reply.code()), (404, "not_found".into()), "{reply}");
+                answered += 1;
+            }
+        }
+    }
+    assert!(refused >= 8 && answered >= fitting / 2, "{refused} refused, {answered} answered");
+    // All of it was given back.
+    let reply = daemon.http().request_text("POST", &format!("{BASE}/nobody/call"), &body);
+    assert_eq!(reply.status, 404, "{reply}");
+}
+
+/// It sends everything before it reads anything, as many clients do.
+#[test]
+fn a_refusal_reaches_a_client_that_is_still_sending() {
+    let daemon = Daemon::start();
+    let exchange = |head: &str, piece: &[u8], pieces: usize| {
+        let mut http = Http::connect(daemon.address(), "");
+        http.send_raw(head.as_bytes()).expect("it listens");
+        for _ in 0..pieces {
+            http.send_raw(piece).expect("it goes on listening");
+        }
+        let reply = http.read_reply(false).expect("the answer is not lost");
+        assert_eq!(reply.header("connection"), Some("close"));
+        assert_eq!(http.read_to_close().expect("a close"), b"");
+        (reply.status, reply.code())
+    };
+    let mib = vec![b' '; 1 << 20];
+    let with_length = post(&daemon, "", daemon.token(), 100 << 20);
+    assert_eq!(exchange(&with_length, &mib, 100), (413, "payload_too_large".into()));
+    let chunked = with_length.replace(&format!("Content-Length: {}", 100 << 20), "Transfer-Encoding: chunked");
+    let chunk = [b"100000\r\n", mib.as_slice(), b"\r\n"].concat();
+    assert_eq!(exchange(&chunked, &chunk, 40), (413, "payload_too_large".into()));
+    let wrong = post(&daemon, "", "wrong", BODY_MAX);
+    assert_eq!(exchange(&wrong, &mib, 8), (401, "unauthorized".into()));
+    let spaced = with_length.replace("Host:", "Host :");
+    assert_eq!(exchange(&spaced, &mib, 20), (400, "invalid_request".into()));
+}
+
+#[test]
+fn whoever_may_not_ask_is_told_before_the_body() {
+    let daemon = Daemon::start();
+    for path in ["", "/nobody/call", "/nobody/mcp", "/nobody/patch"] {
+        let head = post(&daemon, path, "wrong", BODY_MAX);
+        let expected = if path == "/nobody/patch" { "404 Not Found" } else { "401 Unauthorized" };
+        for expect in ["", "Expect: 100-continue\r\n"] {
+            let mut http = Http::connect(daemon.address(), "");
+            http.send_raw(head.replace("\r\n\r\n", &format!("\r\n{expect}\r\n")).as_bytes()).expect("it listens");
+            assert_eq!(http.line().expect("an answer, not an invitation"), format!("HTTP/1.1 {expected}"));
+        }
+    }
+    let mut http = Http::connect(daemon.address(), "");
+    let head = post(&daemon, "/nobody/call", daemon.token(), BODY_MAX);
+    http.send_raw(head.replace("\r\n\r\n", "\r\nExpect: 100-continue\r\n\r\n").as_bytes()).expect("it listens");
+    assert_eq!(http.line().expect("an invitation"), "HTTP/1.1 100 Continue");
+}
+
+/// The head of a request that has a body.
+fn post(daemon: &Daemon, path: &str, token: &str, length: usize) -> String {
+    format!(
+        "POST {BASE}{path} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {token}\r\n\
+         Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n",
+        daemon.address()
+    )
+}
+
+/// A valid call of this length.
+fn large_call(length: usize) -> String {
+    let (head, tail) = (r#"{"method":"x","params":{"text":""#, r#""}}"#);
+    format!("{head}{}{tail}", "x".repeat(length - head.len() - tail.len()))
 }
 
 fn storm(daemon: &Daemon, originals: &[Vec<u8>], seed: u64, requests: u64) {

@@ -34,6 +34,7 @@ pub enum Code {
     CircuitOpen,
     StoreUnavailable,
     Unavailable,
+    Overloaded,
     CallTimeout,
     VersionNotSupported,
 }
@@ -71,6 +72,7 @@ impl Code {
             Code::CircuitOpen => ("circuit_open", 503),
             Code::StoreUnavailable => ("store_unavailable", 503),
             Code::Unavailable => ("unavailable", 503),
+            Code::Overloaded => ("overloaded", 503),
             Code::CallTimeout => ("call_timeout", 504),
             Code::VersionNotSupported => ("http_version_not_supported", 505),
         }

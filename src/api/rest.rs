@@ -91,6 +91,17 @@ pub fn interpret<'a>(request: &Request<'a>, tokens: &Tokens, peer: &Peer) -> Res
     Ok(Interpreted::Ask { who, ask })
 }
 
+/// The refusal of a request whose body is still coming, if no body could change it: nobody is listened to for megabytes
+/// only to be told that the token is wrong.
+pub fn refuse_early(head: &Request<'_>, tokens: &Tokens, peer: &Peer) -> Option<Response> {
+    let route = match route::route(head.method, &head.path) {
+        Ok(route) => route,
+        Err(fault) => return Some(refuse(&fault)),
+    };
+    let fault = identify(head, tokens, peer, route.needs()).err()?;
+    Some(if matches!(route, Route::Mcp(..)) { mcp::refuse(None, &fault) } else { refuse(&fault) })
+}
+
 /// Whoever shows a token is who it says, also where none is asked for.
 pub fn identify(request: &Request<'_>, tokens: &Tokens, peer: &Peer, need: Need) -> Result<Principal, Fault> {
     if need == Need::Nothing {

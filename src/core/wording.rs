@@ -79,6 +79,7 @@ pub(super) fn fault_message(id: &str, fault: &Fault) -> Vec<u8> {
         | Code::CircuitOpen
         | Code::StoreUnavailable
         | Code::Unavailable
+        | Code::Overloaded
         | Code::VersionNotSupported => -32000,
     };
     let mut data = fault.data.clone();

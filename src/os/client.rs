@@ -4,11 +4,16 @@
 
 use crate::api::auth::Peer;
 use crate::ids::ConnId;
-use crate::limits::{BODY_TIMEOUT, HEAD_TIMEOUT, IDLE_TIMEOUT, READ_BUDGET, STREAM_BACKLOG_MAX, WRITE_TIMEOUT};
+use crate::limits::{
+    ANSWER_TIMEOUT, BODY_TIMEOUT, BUFFER_KEPT_MAX, HEAD_TIMEOUT, IDLE_TIMEOUT, LINGER_BYTES_MAX, LINGER_SILENCE_MAX,
+    LINGER_TIME_MAX, READ_BUDGET, STREAM_BACKLOG_MAX, WRITE_TIMEOUT,
+};
+use crate::os::room::Share;
 use crate::wire::http_in::{Parser, Phase, Step};
 use mio::net::{TcpStream, UnixStream};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
+use std::time::Duration;
 
 pub enum Socket {
     Tcp(TcpStream),
@@ -56,6 +61,12 @@ pub enum Doing {
     Streaming,
     /// The last bytes are going out.
     Closing,
+    /// They are out. What the client still sends is thrown away until it ends too: to close a socket with unread bytes
+    /// resets it, and the answer would be lost.
+    Lingering {
+        until_ms: u64,
+        drained: usize,
+    },
     Closed,
 }
 
@@ -64,6 +75,8 @@ pub struct Client {
     pub socket: Socket,
     pub peer: Peer,
     pub parser: Parser,
+    /// Of the room for what `parser` holds.
+    pub share: Share,
     pub doing: Doing,
     /// Sticky: the kernel has more for us, though it will not say so again.
     pub readable: bool,
@@ -73,6 +86,9 @@ pub struct Client {
     pub queued: bool,
     out: Vec<u8>,
     written: usize,
+    /// While something is left to write: when the client last took any of it, and when it must have taken all.
+    taken_ms: Option<u64>,
+    written_by_ms: Option<u64>,
     /// Properties of the request under way, for the framing of its answer.
     pub keep_alive: bool,
     pub head_only: bool,
@@ -100,12 +116,15 @@ impl Client {
             socket,
             peer,
             parser: Parser::default(),
+            share: Share::default(),
             doing: Doing::Reading,
             readable: true,
             hung_up: false,
             queued: false,
             out: Vec::new(),
             written: 0,
+            taken_ms: None,
+            written_by_ms: None,
             keep_alive: true,
             head_only: false,
             http10: false,
@@ -159,31 +178,68 @@ impl Client {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(n) => {
                     self.written += n;
-                    self.deadline_ms = Some(now_ms + WRITE_TIMEOUT.as_millis() as u64);
+                    self.taken_ms = Some(now_ms);
                 }
-                Err(e) if e.kind() == ErrorKind::WouldBlock => {
-                    if self.deadline_ms.is_none() {
-                        self.deadline_ms = Some(now_ms + WRITE_TIMEOUT.as_millis() as u64);
-                    }
-                    if self.doing == Doing::Streaming && self.backlog() > STREAM_BACKLOG_MAX {
-                        return Err(ErrorKind::OutOfMemory.into());
-                    }
-                    return Ok(());
-                }
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return self.wait_for_room(now_ms),
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
             }
         }
         self.out.clear();
-        self.written = 0;
-        if self.out.capacity() > 1 << 20 {
+        (self.written, self.taken_ms, self.written_by_ms) = (0, None, None);
+        if self.out.capacity() > BUFFER_KEPT_MAX {
             self.out = Vec::new();
         }
         if self.doing == Doing::Closing {
-            self.doing = Doing::Closed;
+            self.socket.finish()?;
+            self.readable = true;
+            self.doing = Doing::Lingering { until_ms: now_ms + LINGER_TIME_MAX.as_millis() as u64, drained: 0 };
         }
         self.rearm(now_ms);
         Ok(())
+    }
+
+    /// The client takes no more just now. It has until its next deadline to go on.
+    fn wait_for_room(&mut self, now_ms: u64) -> io::Result<()> {
+        let taken_ms = *self.taken_ms.get_or_insert(now_ms);
+        let mut deadline_ms = taken_ms + WRITE_TIMEOUT.as_millis() as u64;
+        if self.doing != Doing::Streaming {
+            let whole_ms = now_ms + ANSWER_TIMEOUT.as_millis() as u64;
+            deadline_ms = deadline_ms.min(*self.written_by_ms.get_or_insert(whole_ms));
+        } else if self.backlog() > STREAM_BACKLOG_MAX {
+            return Err(ErrorKind::OutOfMemory.into());
+        }
+        self.deadline_ms = Some(deadline_ms);
+        Ok(())
+    }
+
+    /// Throws away what a client sends behind its last answer, within the budget of a turn.
+    pub fn drain(&mut self, scratch: &mut [u8], now_ms: u64) {
+        let mut taken = 0;
+        while let Doing::Lingering { drained, .. } = &mut self.doing
+            && self.readable
+            && taken < READ_BUDGET
+        {
+            match self.socket.read(scratch) {
+                Ok(n @ 1..) if *drained + n <= LINGER_BYTES_MAX => {
+                    (taken, *drained) = (taken + n, *drained + n);
+                    self.readable = n == scratch.len() || self.hung_up;
+                }
+                Err(e) if e.kind() == ErrorKind::WouldBlock => self.readable = false,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Ok(_) | Err(_) => self.doing = Doing::Closed,
+            }
+        }
+        self.rearm(now_ms);
+    }
+
+    /// It has sent more than was looked at: in the parser, or still in the socket.
+    pub fn has_unread(&self) -> bool {
+        match self.doing {
+            Doing::Reading => self.readable || self.parser.phase() != Phase::Idle,
+            Doing::Lingering { .. } => self.readable,
+            Doing::Waiting | Doing::Streaming | Doing::Closing | Doing::Closed => false,
+        }
     }
 
     fn backlog(&self) -> usize {
@@ -195,25 +251,117 @@ impl Client {
     }
 
     /// Bytes came: a request that has begun, or come to its body, has a deadline of its own. More bytes of the same
-    /// phase move nothing, or a client could trickle them for ever.
-    pub fn rearm_if_moved(&mut self, now_ms: u64) {
-        if self.parser.phase() != self.phase {
+    /// phase move nothing, or a client could trickle them for ever. True: the phase is a new one.
+    pub fn rearm_if_moved(&mut self, now_ms: u64) -> bool {
+        let moved = self.parser.phase() != self.phase;
+        if moved {
             self.rearm(now_ms);
         }
+        moved
     }
 
     /// The deadline of what the client now has to do.
     pub fn rearm(&mut self, now_ms: u64) {
         self.phase = self.parser.phase();
-        let wait = match self.doing {
-            Doing::Reading => Some(match self.parser.phase() {
+        let within = |wait: Duration| Some(now_ms + wait.as_millis() as u64);
+        self.deadline_ms = match self.doing {
+            Doing::Reading => within(match self.parser.phase() {
                 Phase::Idle => IDLE_TIMEOUT,
                 Phase::Head => HEAD_TIMEOUT,
                 Phase::Body | Phase::Complete => BODY_TIMEOUT,
             }),
             Doing::Waiting | Doing::Streaming => None,
-            Doing::Closing | Doing::Closed => Some(WRITE_TIMEOUT),
+            Doing::Lingering { until_ms, .. } => within(LINGER_SILENCE_MAX).map(|at| at.min(until_ms)),
+            Doing::Closing | Doing::Closed => within(WRITE_TIMEOUT),
         };
-        self.deadline_ms = wait.map(|wait| now_ms + wait.as_millis() as u64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream as Blocking;
+
+    const SECOND: u64 = 1000;
+
+    fn client() -> (Client, Blocking) {
+        let (ours, theirs) = Blocking::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        (Client::new(ConnId(1), Socket::Unix(UnixStream::from_std(ours)), Peer::Trusted, 0), theirs)
+    }
+
+    #[test]
+    fn an_answer_that_is_taken_in_drops_has_an_end_all_the_same() {
+        let (mut client, mut reader) = client();
+        client.doing = Doing::Closing;
+        client.out().resize(64 << 20, b'a');
+        client.flush(0).unwrap();
+        assert_eq!(client.deadline_ms, Some(WRITE_TIMEOUT.as_millis() as u64), "it took what its socket holds");
+        let mut now_ms = 0;
+        let mut drop = vec![0; 64 << 10];
+        while client.deadline_ms.unwrap() > now_ms {
+            // Always in time, never much.
+            now_ms += 10 * SECOND;
+            reader.read_exact(&mut drop).unwrap();
+            client.flush(now_ms).unwrap();
+            assert!(client.has_backlog() && now_ms <= 2 * ANSWER_TIMEOUT.as_millis() as u64, "it holds on for ever");
+        }
+        assert!(now_ms >= ANSWER_TIMEOUT.as_millis() as u64, "it had its time: {now_ms}");
+    }
+
+    #[test]
+    fn a_stream_of_events_has_no_last_byte_but_a_bound() {
+        let (mut client, mut reader) = client();
+        client.doing = Doing::Streaming;
+        client.out().resize(STREAM_BACKLOG_MAX, b'a');
+        client.flush(0).unwrap();
+        let mut drop = vec![0; 64 << 10];
+        for now_ms in (1..13).map(|round| round * 29 * SECOND) {
+            reader.read_exact(&mut drop).unwrap();
+            client.flush(now_ms).unwrap();
+            assert!(client.has_backlog() && client.deadline_ms.is_none_or(|at| at > now_ms), "{now_ms}");
+        }
+        client.out().resize(4 * STREAM_BACKLOG_MAX, b'a');
+        assert!(client.flush(1000 * SECOND).is_err(), "it hears too little of what is said");
+    }
+
+    #[test]
+    fn what_follows_the_last_answer_is_thrown_away_until_its_sender_ends() {
+        let (mut client, mut peer) = client();
+        let mut scratch = vec![0; 1 << 10];
+        client.doing = Doing::Closing;
+        client.out().extend_from_slice(b"answer");
+        client.flush(0).unwrap();
+        peer.write_all(&[b'x'; 5000]).unwrap();
+        client.drain(&mut scratch, SECOND);
+        assert!(matches!(client.doing, Doing::Lingering { drained: 5000, .. }), "{:?}", client.doing);
+        assert_eq!(client.deadline_ms, Some(SECOND + LINGER_SILENCE_MAX.as_millis() as u64));
+        let mut answer = String::new();
+        peer.read_to_string(&mut answer).unwrap();
+        assert_eq!(answer, "answer", "and then its end, though the socket is still open");
+        std::mem::drop(peer);
+        client.readable = true;
+        client.drain(&mut scratch, 2 * SECOND);
+        assert_eq!(client.doing, Doing::Closed);
+    }
+
+    #[test]
+    fn nobody_is_listened_to_for_ever() {
+        let (mut client, mut peer) = client();
+        let mut scratch = vec![0; 64 << 10];
+        client.doing = Doing::Closing;
+        client.flush(0).unwrap();
+        let until_ms = LINGER_TIME_MAX.as_millis() as u64;
+        for now_ms in (0..until_ms).step_by(1000) {
+            peer.write_all(b"more").unwrap();
+            client.readable = true;
+            client.drain(&mut scratch, now_ms);
+            assert!(client.deadline_ms.unwrap() <= until_ms);
+        }
+        client.doing = Doing::Lingering { until_ms, drained: LINGER_BYTES_MAX };
+        peer.write_all(b"x").unwrap();
+        client.readable = true;
+        client.drain(&mut scratch, 0);
+        assert_eq!(client.doing, Doing::Closed);
     }
 }

@@ -9,21 +9,22 @@ use crate::core::Core;
 use crate::core::contract::{Answer, Ask, Input, News, Now, StreamEvent};
 use crate::core::definition::{PullPolicy, Source as RootfsSource};
 use crate::ids::ConnId;
-use crate::limits::CONNECTIONS_MAX;
+use crate::limits::{CONNECTIONS_MAX, CONNECTIONS_REFUSED_MAX, OVERLOAD_RETRY};
 use crate::os::client::{Client, Doing, Read1, Socket};
 use crate::os::proxy::{self, Handed};
+use crate::os::room::Room;
 use crate::os::token::Source;
 use crate::sandbox::image::Images;
 use crate::sandbox::network;
 use crate::sandbox::plan::Networking;
 use crate::sandbox::registry::reference::reference;
 use crate::sandbox::registry::{PullError, Registries};
-use crate::wire::http_in::{Method, Step};
+use crate::wire::http_in::{Method, Parser, Phase, Step};
 use crate::wire::http_out::{self, Framing, Response};
 use mio::{Interest, Registry};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
-use std::io::{self, Write};
+use std::io;
 
 pub struct Clients {
     map: HashMap<ConnId, Client>,
@@ -34,6 +35,8 @@ pub struct Clients {
     networking: Networking,
     /// Connections that are the proxy's from here on.
     handed: Vec<Handed>,
+    /// For requests that are not whole yet.
+    room: Room,
     scratch: Vec<u8>,
     /// Those with something to write, or to end, before the loop sleeps.
     touched: Vec<ConnId>,
@@ -52,6 +55,7 @@ impl Clients {
             registries,
             networking,
             handed: Vec::new(),
+            room: Room::default(),
             scratch: vec![0; 64 * 1024],
             touched: Vec::new(),
             runnable: Vec::new(),
@@ -78,12 +82,7 @@ impl Clients {
     // --- in ---------------------------------------------------------------------------------------------------------
 
     pub fn admit(&mut self, mut socket: Socket, peer: Peer, registry: &Registry, now: Now) -> io::Result<()> {
-        if self.map.len() >= CONNECTIONS_MAX {
-            // Best effort: it is a fresh socket, so the few bytes fit its buffer.
-            match &mut socket {
-                Socket::Tcp(socket) => _ = socket.write(http_out::BUSY),
-                Socket::Unix(socket) => _ = socket.write(http_out::BUSY),
-            }
+        if self.map.len() >= CONNECTIONS_MAX + CONNECTIONS_REFUSED_MAX {
             return Ok(());
         }
         self.minted += 1;
@@ -94,7 +93,12 @@ impl Clients {
             Socket::Tcp(socket) => registry.register(socket, token, interest)?,
             Socket::Unix(socket) => registry.register(socket, token, interest)?,
         }
-        self.map.insert(id, Client::new(id, socket, peer, now.mono_ms));
+        let mut client = Client::new(id, socket, peer, now.mono_ms);
+        if self.map.len() >= CONNECTIONS_MAX {
+            client.out().extend_from_slice(http_out::BUSY);
+            client.doing = Doing::Closing;
+        }
+        self.map.insert(id, client);
         self.touched.push(id);
         Ok(())
     }
@@ -129,41 +133,54 @@ impl Clients {
         }
     }
 
-    /// Reads at most one request and gives it to the core.
+    /// Reads at most one request and gives it to the core. None is read while an earlier answer is on its way out, so a
+    /// client that asks without listening is held back by its own socket.
     fn serve(&mut self, id: ConnId, core: &mut Core, now: Now) {
         let Some(client) = self.map.get_mut(&id) else { return };
-        while client.doing == Doing::Reading {
+        if matches!(client.doing, Doing::Lingering { .. }) {
+            client.drain(&mut self.scratch, now.mono_ms);
+            return self.go_on_later(id);
+        }
+        while client.doing == Doing::Reading && !client.has_backlog() {
             match client.read(&mut self.scratch) {
                 Read1::Nothing => {
-                    client.rearm_if_moved(now.mono_ms);
-                    if client.readable && !std::mem::replace(&mut client.queued, true) {
-                        self.runnable.push(id);
+                    if let Err(response) = admissible(client, &mut self.room, core, now) {
+                        return self.refuse(id, &response, now);
                     }
-                    self.touched.push(id);
-                    return;
+                    return self.go_on_later(id);
                 }
                 Read1::Gone => {
                     client.doing = Doing::Closed;
                     self.touched.push(id);
                 }
                 Read1::Step(Step::Continue) => {
+                    if let Err(response) = admissible(client, &mut self.room, core, now) {
+                        return self.refuse(id, &response, now);
+                    }
                     client.out().extend_from_slice(http_out::CONTINUE);
                     self.touched.push(id);
                 }
-                Read1::Step(Step::Refuse(fault)) => {
-                    (client.keep_alive, client.head_only, client.http10) = (false, false, false);
-                    client.doing = Doing::Waiting;
-                    let response = rest::refuse(&fault);
-                    self.respond(id, &response, now);
-                    return;
-                }
-                Read1::Step(Step::Request) => {
-                    self.request(id, core, now);
-                    return;
-                }
+                Read1::Step(Step::Refuse(fault)) => return self.refuse(id, &rest::refuse(&fault), now),
+                Read1::Step(Step::Request) => return self.request(id, core, now),
                 Read1::Step(Step::NeedMore) => unreachable!("read() goes on instead"),
             }
         }
+    }
+
+    /// There may be more to read, in the next turn; and its deadline may have moved.
+    fn go_on_later(&mut self, id: ConnId) {
+        let Some(client) = self.map.get_mut(&id) else { return };
+        if client.readable && !std::mem::replace(&mut client.queued, true) {
+            self.runnable.push(id);
+        }
+        self.touched.push(id);
+    }
+
+    /// The answer to a request that is not read to its end: nothing on the connection means anything after it.
+    fn refuse(&mut self, id: ConnId, response: &Response, now: Now) {
+        let Some(client) = self.map.get_mut(&id) else { return };
+        (client.keep_alive, client.head_only, client.http10) = (false, false, false);
+        self.respond(id, response, now);
     }
 
     fn request(&mut self, id: ConnId, core: &mut Core, now: Now) {
@@ -176,7 +193,7 @@ impl Clients {
         match proxy::aim(&request, &client.peer, core) {
             Ok(None) => {}
             Ok(Some((instance, request))) => {
-                let client = self.map.remove(&id).expect("it is being served");
+                let client = self.remove(id).expect("it is being served");
                 let (socket, unwritten) = client.hand_over();
                 self.handed.push(Handed { instance, socket, unwritten, request });
                 return;
@@ -187,7 +204,10 @@ impl Clients {
             Ok(Interpreted::Ask { who, ask }) => {
                 let missing = missing_image(&ask, &self.images, &self.registries);
                 match missing.or_else(|| missing_network(&ask, &self.networking)) {
-                    None => return core.handle(Input::Asked { conn: id, who, ask }, now),
+                    None => {
+                        core.handle(Input::Asked { conn: id, who, ask }, now);
+                        return self.forget_request(id);
+                    }
                     Some(fault) => rest::refuse(&fault),
                 }
             }
@@ -195,6 +215,13 @@ impl Clients {
             Err(fault) => rest::refuse(&fault),
         };
         self.respond(id, &response, now);
+    }
+
+    /// What the core has read of a request it has kept: the bytes make room for others while the client waits.
+    fn forget_request(&mut self, id: ConnId) {
+        let client = self.map.get_mut(&id).expect("it is being served");
+        client.parser.finish();
+        assert!(self.room.fits(&mut client.share, client.parser.held()), "a buffer that shrinks fits");
     }
 
     // --- out --------------------------------------------------------------------------------------------------------
@@ -213,19 +240,15 @@ impl Clients {
         let framing = Framing { keep_alive: client.keep_alive, head_only: client.head_only, http10: client.http10 };
         http_out::write_response(client.out(), response, framing);
         self.touched.push(id);
-        if !client.keep_alive {
+        if client.keep_alive {
+            client.doing = Doing::Reading;
+            client.parser.finish();
+        } else {
             client.doing = Doing::Closing;
-            client.rearm(now.mono_ms);
-            return;
+            client.parser = Parser::default();
         }
-        client.doing = Doing::Reading;
-        client.parser.finish();
         client.rearm(now.mono_ms);
-        // It may have sent its next request already: in the parser, or still in the socket.
-        let more = client.readable || client.parser.phase() != crate::wire::http_in::Phase::Idle;
-        if more && !std::mem::replace(&mut client.queued, true) {
-            self.runnable.push(id);
-        }
+        assert!(self.room.fits(&mut client.share, client.parser.held()), "a buffer that shrinks fits");
     }
 
     /// The answer begins, and goes on with `event` until one side ends it.
@@ -271,15 +294,19 @@ impl Clients {
     pub fn flush(&mut self, core: &mut Core, now: Now) {
         for id in std::mem::take(&mut self.touched) {
             let Some(client) = self.map.get_mut(&id) else { continue };
-            if client.doing != Doing::Closed && client.has_backlog() && client.flush(now.mono_ms).is_err() {
-                self.drop_client(id, core, now);
-                continue;
-            }
-            if client.doing == Doing::Closing && !client.has_backlog() {
-                client.doing = Doing::Closed;
+            if client.has_backlog() || client.doing == Doing::Closing {
+                if client.flush(now.mono_ms).is_err() {
+                    self.drop_client(id, core, now);
+                    continue;
+                }
+                // Whatever came meanwhile was left where it was.
+                let more = !client.has_backlog() && client.has_unread();
+                if more && !std::mem::replace(&mut client.queued, true) {
+                    self.runnable.push(id);
+                }
             }
             if client.doing == Doing::Closed {
-                self.map.remove(&id);
+                self.remove(id);
                 continue;
             }
             self.arm(id);
@@ -320,27 +347,48 @@ impl Clients {
 
     fn too_slow(&mut self, id: ConnId, core: &mut Core, now: Now) {
         let client = self.map.get_mut(&id).expect("just looked up");
-        let in_request = client.parser.phase() != crate::wire::http_in::Phase::Idle;
+        let in_request = client.parser.phase() != Phase::Idle;
         if client.doing == Doing::Reading && in_request && !client.has_backlog() {
-            (client.keep_alive, client.head_only, client.http10) = (false, false, false);
             let fault = Fault::new(Code::RequestTimeout, "the request did not arrive in time");
-            self.respond(id, &rest::refuse(&fault), now);
+            self.refuse(id, &rest::refuse(&fault), now);
         } else {
             self.drop_client(id, core, now);
         }
     }
 
     fn drop_client(&mut self, id: ConnId, core: &mut Core, now: Now) {
-        let Some(client) = self.map.remove(&id) else { return };
+        let Some(client) = self.remove(id) else { return };
         if matches!(client.doing, Doing::Waiting | Doing::Streaming) {
             core.handle(Input::ClientGone { conn: id }, now);
         }
+    }
+
+    fn remove(&mut self, id: ConnId) -> Option<Client> {
+        let mut client = self.map.remove(&id)?;
+        self.room.give_back(&mut client.share);
+        Some(client)
     }
 
     /// The daemon leaves: whoever still waits has nothing to wait for.
     pub fn unanswered(&self) -> usize {
         self.map.values().filter(|client| client.has_backlog()).count()
     }
+}
+
+/// May a request that is still coming go on? Looked at when its head is there, and whenever it has grown.
+fn admissible(client: &mut Client, room: &mut Room, core: &Core, now: Now) -> Result<(), Response> {
+    if client.rearm_if_moved(now.mono_ms)
+        && let Some(head) = client.parser.head()
+        && let Some(response) = proxy::refuse_early(&head, &client.peer, core)
+    {
+        return Err(response);
+    }
+    if room.fits(&mut client.share, client.parser.held()) {
+        return Ok(());
+    }
+    let why = "requests of other clients fill the memory there is for them; try again, or send less at once";
+    let fault = Fault::new(Code::Overloaded, why).retry_after_ms(OVERLOAD_RETRY.as_millis() as u64);
+    Err(rest::refuse(&fault))
 }
 
 /// Nor for a network that nobody has configured.

@@ -19,6 +19,7 @@ pub mod pulls;
 pub mod reactor;
 pub mod reap;
 pub mod reload;
+pub mod room;
 pub mod signals;
 pub mod spawn;
 pub mod token;

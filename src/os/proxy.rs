@@ -9,6 +9,7 @@ use crate::core::Core;
 use crate::ids::InstanceId;
 use crate::os::client::Socket;
 use crate::wire::http_in::Request;
+use crate::wire::http_out::Response;
 use crate::wire::relay;
 
 /// Where MCP is on the server's side; what follows the name comes after it.
@@ -35,6 +36,17 @@ pub fn aim(request: &Request<'_>, peer: &Peer, core: &Core) -> Result<Option<(In
     let bytes = relay::request(request, &target, name)
         .ok_or_else(|| Fault::new(Code::NotImplemented, "this method is not passed on"))?;
     Ok(Some((instance, bytes)))
+}
+
+/// As `rest::refuse_early`, for both kinds of requests.
+pub fn refuse_early(head: &Request<'_>, peer: &Peer, core: &Core) -> Option<Response> {
+    match addressed(&head.path) {
+        Some((name, _)) if core.speaks_http(name) => {
+            let fault = rest::identify(head, core.tokens(), peer, Need::Call).err()?;
+            Some(rest::refuse(&fault))
+        }
+        Some(_) | None => rest::refuse_early(head, core.tokens(), peer),
+    }
 }
 
 /// The server's name or id, and what comes after it.

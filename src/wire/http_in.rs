@@ -204,6 +204,18 @@ impl Parser {
     /// The request that `Step::Request` announced. Asking for one at any other time is a bug.
     pub fn request(&self) -> Request<'_> {
         assert!(matches!(self.state, State::Complete { .. }), "there is no request");
+        self.view(self.head.body.clone())
+    }
+
+    /// The head of a request whose body is still coming; its `body` is empty. None at any other time.
+    pub fn head(&self) -> Option<Request<'_>> {
+        match self.state {
+            State::Length { .. } | State::Chunked(_) => Some(self.view(self.head.body.start..self.head.body.start)),
+            State::RequestLine { .. } | State::Fields(_) | State::Complete { .. } | State::Refused(_) => None,
+        }
+    }
+
+    fn view(&self, body: Range<usize>) -> Request<'_> {
         let (head, raw) = (&self.head, &self.buf[self.start..]);
         let path = match head.path.text(raw) {
             "" => Cow::Borrowed("/"),
@@ -213,7 +225,7 @@ impl Parser {
             method: head.method,
             path,
             query: head.query.text(raw),
-            body: &raw[head.body.clone()],
+            body: &raw[body],
             keep_alive: head.keep_alive,
             http10: head.http10,
             host: head.host.map_or("", |host| host.text(raw)),
@@ -250,6 +262,11 @@ impl Parser {
     /// Bytes held of the current request and of what was read behind it.
     pub fn buffered(&self) -> usize {
         self.buf.len() - self.start
+    }
+
+    /// The memory that takes.
+    pub fn held(&self) -> usize {
+        self.buf.capacity()
     }
 
     fn advance(&mut self) -> Result<Step, Fault> {
