@@ -8,5 +8,6 @@ use crate::os::log_filter::LogFilter;
 pub fn serve(common: &Common) -> Result<u8, Error> {
     let config = common.load_config()?;
     let filter = LogFilter::install(&config.log);
+    let _last_lines = filter.flushed_at_the_end();
     crate::os::boot::serve(config, common.config_file(), filter).map(|()| 0).map_err(Error::Fault)
 }
