@@ -3,6 +3,7 @@
 mod support;
 
 use serde_json::json;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use stdiod::limits::STORE_WAIT;
@@ -13,6 +14,29 @@ use support::{BASE, Daemon, RUDE, SOON, STRICT, eventually, python};
 fn away() -> Duration {
     let secs = std::env::var("STDIOD_AWAY_SECS").map_or(8, |secs| secs.parse().expect("a number of seconds"));
     Duration::from_secs(secs)
+}
+
+/// How long the same load is watched in each of the two situations.
+const MEASURED: Duration = Duration::from_secs(3);
+/// What other programs on a small machine may add to the middle of a few hundred calls. A wait for the database would
+/// be a hundred times as long, or for ever.
+const NOISE: Duration = Duration::from_millis(5);
+
+/// What the calls of a time took.
+#[derive(Debug)]
+struct Times {
+    #[allow(dead_code)] // for whoever reads the test's output
+    calls: usize,
+    p50: Duration,
+    p90: Duration,
+}
+
+impl Times {
+    fn within(span: &Range<Instant>, took: &[(Instant, Duration)]) -> Times {
+        let mut took: Vec<Duration> = took.iter().filter(|(at, _)| span.contains(at)).map(|(_, took)| *took).collect();
+        took.sort_unstable();
+        Times { calls: took.len(), p50: took[took.len() / 2], p90: took[took.len() * 9 / 10] }
+    }
 }
 
 #[test]
@@ -27,25 +51,32 @@ fn calls_go_on_while_postgresql_is_away_and_its_return_brings_everything_up_to_d
 
     let over = AtomicBool::new(false);
     let calls = AtomicU64::new(0);
+    // When each call began, and how long it took.
     let load = || {
         let mut http = daemon.http();
-        let mut slowest = Duration::ZERO;
+        let mut took: Vec<(Instant, Duration)> = Vec::new();
         while !over.load(Ordering::Relaxed) {
             let body = json!({"method": "tools/call", "params": {"name": "echo", "arguments": {"text": "x"}}});
             let began = Instant::now();
             let reply = http.request("POST", &format!("{BASE}/strict/call"), Some(&body));
             assert_eq!((reply.status, reply.text().as_str()), (200, "x"), "{reply}");
-            slowest = slowest.max(began.elapsed());
+            took.push((began, began.elapsed()));
             calls.fetch_add(1, Ordering::Relaxed);
         }
-        slowest
+        took
+    };
+    let measure = || {
+        let (from, before) = (Instant::now(), calls.load(Ordering::Relaxed));
+        let enough = || from.elapsed() > MEASURED && calls.load(Ordering::Relaxed) > before + 300;
+        assert!(eventually(SOON, enough), "{} calls", calls.load(Ordering::Relaxed) - before);
+        from..Instant::now()
     };
     std::thread::scope(|scope| {
         let clients = [scope.spawn(load), scope.spawn(load), scope.spawn(load)];
         assert!(eventually(SOON, || calls.load(Ordering::Relaxed) > 10));
+        let there = measure();
         postgres.stop();
         let left = Instant::now();
-        let before = calls.load(Ordering::Relaxed);
 
         let began = Instant::now();
         let refused = daemon.try_register(&python("late", "crun", STRICT));
@@ -60,14 +91,18 @@ fn calls_go_on_while_postgresql_is_away_and_its_return_brings_everything_up_to_d
         );
         daemon.wait_until("rude", "back", |status| status["status"] == "ready" && status["restart_count"] == 1);
 
-        assert!(eventually(SOON, || left.elapsed() > away() && calls.load(Ordering::Relaxed) > before + 100));
+        let gone = measure();
+        assert!(eventually(away() + SOON, || left.elapsed() > away()));
         assert_eq!(daemon.get("/healthz").status, 200);
         postgres.resume();
         over.store(true, Ordering::Relaxed);
-        for client in clients {
-            let slowest = client.join().expect("no call failed");
-            assert!(slowest < Duration::from_secs(3), "a call waited {slowest:?} for the database");
-        }
+        let took: Vec<(Instant, Duration)> =
+            clients.into_iter().flat_map(|client| client.join().expect("no call failed")).collect();
+        let slowest = took.iter().map(|(_, took)| *took).max().expect("there were calls");
+        assert!(slowest < Duration::from_secs(3), "a call waited {slowest:?} for the database");
+        let (there, gone) = (Times::within(&there, &took), Times::within(&gone, &took));
+        println!("calls with PostgreSQL: {there:?}\ncalls without it:     {gone:?}");
+        assert!(gone.p50 <= 2 * there.p50 + NOISE && gone.p90 <= 3 * there.p90 + 4 * NOISE, "{there:?}, then {gone:?}");
     });
 
     assert!(postgres.eventually_true(
