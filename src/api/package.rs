@@ -4,6 +4,7 @@
 
 use crate::api::fault::Fault;
 use crate::core::definition::Definition;
+use crate::limits::FETCH_STARTUP_TIMEOUT_DEFAULT;
 use serde_json::{Map, Value};
 
 /// Where the cache is, in the container.
@@ -42,6 +43,7 @@ const FETCHERS: &[(&[&str], Variables)] = &[
 #[derive(Debug, PartialEq, Eq)]
 pub struct Fetched {
     variables: Variables,
+    startup_is_said: bool,
 }
 
 /// Replaces `command` and `args` by what they stand for.
@@ -74,7 +76,9 @@ pub fn expand(given: &mut Map<String, Value>) -> Result<Option<Fetched>, Fault> 
     given.entry("rootfs").or_insert("host".into());
     let name = program.rsplit('/').next().unwrap_or_default();
     let fetcher = FETCHERS.iter().find(|(names, _)| names.contains(&name));
-    Ok(fetcher.map(|(_, variables)| Fetched { variables }))
+    let says = |object: &str, key: &str| given.get(object).and_then(|object| object.get(key)).is_some();
+    let startup_is_said = says("timeouts", "startup_ms") || says("health", "startup_timeout_ms");
+    Ok(fetcher.map(|(_, variables)| Fetched { variables, startup_is_said }))
 }
 
 impl Fetched {
@@ -90,6 +94,9 @@ impl Fetched {
         }
         if definition.network.is_none() && definition.ports.is_empty() {
             definition.network = Some(NETWORK.to_string());
+        }
+        if !self.startup_is_said {
+            definition.startup_timeout_ms = FETCH_STARTUP_TIMEOUT_DEFAULT.as_millis() as u64;
         }
     }
 }
@@ -112,12 +119,15 @@ mod tests {
         assert_eq!(npx.source, Source::HostRootfs);
         assert_eq!(npx.cmd, ["npx", "-y", "some-server", "/data"]);
         assert_eq!((npx.volumes, npx.network.as_deref()), (vec!["/data".into(), "/cache".into()], Some("bridge")));
-        assert_eq!(npx.environment["NPM_CONFIG_CACHE"], "/cache/npm");
-        let own = json!({"command": "/usr/bin/uvx", "network": "none", "environment": {"UV_CACHE_DIR": "/data/uv"}});
+        assert_eq!((npx.environment["NPM_CONFIG_CACHE"].as_str(), npx.startup_timeout_ms), ("/cache/npm", 300_000));
+        let own = json!({"command": "/usr/bin/uvx", "network": "none", "environment": {"UV_CACHE_DIR": "/data/uv"},
+            "timeouts": {"startup_ms": 60_000}});
         let own = read(own).unwrap();
+        assert_eq!(own.startup_timeout_ms, 60_000);
         assert_eq!((own.network.as_deref(), own.environment["UV_CACHE_DIR"].as_str()), (Some("none"), "/data/uv"));
         let plain = read(json!({"command": "node", "args": ["x.js"]})).unwrap();
         assert_eq!((plain.network, plain.volumes.len(), plain.environment.len()), (None, 0, 0));
+        assert_eq!(plain.startup_timeout_ms, 60_000);
     }
 
     #[test]

@@ -17,6 +17,10 @@ const BASE: &str = include_str!("../../bundles/base.json");
 const SECCOMP: &str = include_str!("../../bundles/seccomp.json");
 
 const PATH_DEFAULT: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// uv asks its index even for what it has, and gives up where nobody can be asked; where there is no network, a server
+/// with a cache of uv is told to be content with it.
+const UV_CACHE: &str = "UV_CACHE_DIR";
+const UV_OFFLINE: &str = "UV_OFFLINE";
 /// The period of the cpu quota, the kernel's own default.
 const CPU_PERIOD_US: u64 = 100_000;
 /// The kernel takes no smaller quota.
@@ -58,7 +62,7 @@ pub fn config(
     let mut spec: Spec = serde_json::from_str(BASE).expect("bundles/base.json is a valid spec");
     spec.set_hostname(Some(def.name.clone()));
     set_root(&mut spec, def, setting)?;
-    set_process(&mut spec, def, image, setting.account)?;
+    set_process(&mut spec, def, image, setting)?;
     set_mounts(&mut spec, def, setting)?;
     set_linux(&mut spec, def, runtime, setting)?;
     Ok(spec)
@@ -93,10 +97,13 @@ pub fn user<'a>(def: &'a Definition, image: Option<&'a ImageConfig>) -> Option<&
     def.user.as_deref().or_else(|| image.and_then(|i| i.user().as_deref()))
 }
 
-fn environment(def: &Definition, image: Option<&ImageConfig>, account: &Account) -> Vec<String> {
+fn environment(def: &Definition, image: Option<&ImageConfig>, setting: &Setting<'_>) -> Vec<String> {
     let mut vars = BTreeMap::new();
     vars.insert("PATH".to_owned(), PATH_DEFAULT.to_owned());
-    vars.insert("HOME".to_owned(), account.home.clone().unwrap_or_else(|| "/".to_owned()));
+    vars.insert("HOME".to_owned(), setting.account.home.clone().unwrap_or_else(|| "/".to_owned()));
+    if let (Network::Own, true) = (setting.network, def.environment.contains_key(UV_CACHE)) {
+        vars.insert(UV_OFFLINE.to_owned(), "1".to_owned());
+    }
     let of_image = image.and_then(|i| i.env().as_deref()).unwrap_or_default();
     for (name, value) in of_image.iter().filter_map(|var| var.split_once('=')) {
         vars.insert(name.to_owned(), value.to_owned());
@@ -119,11 +126,12 @@ fn set_process(
     spec: &mut Spec,
     def: &Definition,
     image: Option<&ImageConfig>,
-    account: &Account,
+    setting: &Setting<'_>,
 ) -> Result<(), LaunchFault> {
+    let account = setting.account;
     let process = spec.process_mut().as_mut().expect("the base has a process");
     process.set_args(Some(command(def, image)?));
-    process.set_env(Some(environment(def, image, account)));
+    process.set_env(Some(environment(def, image, setting)));
     process.set_cwd(workdir(def, image));
     let mut user = UserBuilder::default().uid(account.uid).gid(account.gid);
     if !account.groups.is_empty() {
@@ -348,6 +356,20 @@ mod tests {
         assert_eq!(built(&def, Some(&image), RuntimeKind::Native)["process"]["args"], json!(["/bin/run", "other"]));
         def.cmd.clear();
         assert!(command(&def, None).is_err());
+    }
+
+    #[test]
+    fn uv_without_a_network_is_content_with_its_cache() {
+        let mut def = definition();
+        let offline = |def: &Definition| {
+            let spec = built(def, None, RuntimeKind::Native);
+            spec["process"]["env"].as_array().unwrap().contains(&json!("UV_OFFLINE=1"))
+        };
+        assert!(!offline(&def));
+        def.environment.insert(UV_CACHE.into(), "/cache/uv".into());
+        assert!(offline(&def));
+        def.environment.insert(UV_OFFLINE.into(), "0".into());
+        assert!(!offline(&def), "the definition's word is the last");
     }
 
     #[test]
