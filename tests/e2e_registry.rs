@@ -8,11 +8,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Instant;
-use support::registry::{PASSWORD, Proxy, Registry, run};
+use support::registry::{PASSWORD, Proxy, Registry, build_images};
 use support::{BASE, Options, SOON, STDIOD, eventually, short_temporary_directory};
 
-const SERVER: &str = include_str!("fixtures/image-server.sh");
-/// Of the large file in the images; random, so that no compression makes it smaller.
+/// Of the large file in the images.
 const LARGE: usize = 6 << 20;
 
 /// A data directory without a daemon.
@@ -90,34 +89,10 @@ fn sizes(below: &Path) -> BTreeMap<PathBuf, u64> {
     found
 }
 
-/// An OCI layout: busybox, a server and a large file under `v1`; under `v2` one more file.
-fn build_images(home: &Path) -> PathBuf {
-    let layout = home.join("layout");
-    let at = |name: &str| home.join(name).display().to_string();
-    let (one, two) = (format!("{}:v1", layout.display()), format!("{}:v2", layout.display()));
-    std::fs::write(home.join("server"), SERVER).expect("a file");
-    let mut random = vec![0; LARGE];
-    std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom").expect("random"), &mut random).expect("bytes");
-    std::fs::write(home.join("large"), random).expect("a file");
-    run("chmod", &["755", &at("server")]);
-    run("umoci", &["init", "--layout", &at("layout")]);
-    run("umoci", &["new", "--image", &one]);
-    let busybox = ["/bin/busybox", "/usr/bin/busybox"].into_iter().find(|path| Path::new(path).exists());
-    let busybox = busybox.expect("busybox-static: scripts/setup --tests installs it");
-    for (file, home) in [(busybox, "/bin/busybox"), (&at("server"), "/bin/server"), (&at("large"), "/large")] {
-        run("umoci", &["insert", "--image", &one, file, home]);
-    }
-    let config = ["--config.entrypoint=/bin/server", "--config.env=PATH=/bin", "--config.user=1234:5678"];
-    run("umoci", &[&["config", "--image", &one][..], &config].concat());
-    run("umoci", &["tag", "--image", &one, "v2"]);
-    run("umoci", &["insert", "--image", &two, &at("server"), "/bin/another"]);
-    layout
-}
-
 #[test]
 fn an_image_is_pulled_by_tag_and_by_digest_and_only_from_whom_we_trust() {
     let registry = Registry::start();
-    let layout = build_images(&registry.home);
+    let layout = build_images(&registry.home, LARGE);
     registry.push(&layout, "v1", "team/who:v1");
     registry.push(&layout, "v2", "team/who:v2");
     let store = Store::new(registry.variables(&[]));
@@ -171,7 +146,7 @@ fn an_image_is_pulled_by_tag_and_by_digest_and_only_from_whom_we_trust() {
 #[test]
 fn a_blob_that_is_not_what_its_digest_says_is_refused() {
     let registry = Registry::start();
-    let layout = build_images(&registry.home);
+    let layout = build_images(&registry.home, LARGE);
     registry.push(&layout, "v1", "who:v1");
     let store = Store::new(registry.variables(&[]));
     let manifest = std::fs::read_to_string(layout.join("index.json")).expect("an index");
@@ -206,7 +181,7 @@ fn a_blob_that_is_not_what_its_digest_says_is_refused() {
 #[test]
 fn a_pull_that_is_killed_goes_on_where_it_ended() {
     let registry = Registry::start();
-    let layout = build_images(&registry.home);
+    let layout = build_images(&registry.home, LARGE);
     registry.push(&layout, "v1", "who:v1");
     let proxy = Proxy::to(registry.port);
     let store = Store::new(registry.variables(&[proxy.port]));
@@ -232,7 +207,7 @@ fn a_pull_that_is_killed_goes_on_where_it_ended() {
 #[test]
 fn a_pull_may_be_killed_at_any_moment() {
     let registry = Registry::start();
-    let layout = build_images(&registry.home);
+    let layout = build_images(&registry.home, LARGE);
     registry.push(&layout, "v1", "who:v1");
     let name = registry.name("who:v1");
     let whole = Store::new(registry.variables(&[]));
@@ -269,7 +244,7 @@ fn a_pull_may_be_killed_at_any_moment() {
 #[test]
 fn a_server_whose_image_is_elsewhere_gets_it_first_and_the_next_shares_it() {
     let registry = Registry::start();
-    let layout = build_images(&registry.home);
+    let layout = build_images(&registry.home, LARGE);
     registry.push(&layout, "v1", "who:v1");
     registry.push(&layout, "v2", "who:v2");
     let proxy = Proxy::to(registry.port);

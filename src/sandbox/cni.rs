@@ -37,7 +37,7 @@ pub fn built_in(name: &str, mark: &str, leases: &Path) -> Value {
 }
 
 /// Room for every server there can be, and elsewhere for every daemon on a host: by its mark.
-fn subnet(mark: &str) -> String {
+pub fn subnet(mark: &str) -> String {
     let number = u32::from_str_radix(mark, 16).unwrap_or(0);
     format!("10.{}.{}.0/19", 128 + number % 96, (number >> 8) % 8 * 32)
 }

@@ -4,6 +4,7 @@
 
 #![allow(dead_code, unused_macros, unused_imports)] // each test binary uses its own part
 
+pub mod census;
 pub mod http;
 pub mod mcp;
 pub mod postgres;
@@ -108,8 +109,25 @@ impl Daemon {
 
     /// A new life on the same data directory, after `kill` or `stop`.
     pub fn start_again(&mut self) {
-        assert!(self.life.is_none(), "it is still running");
         let seen = self.log.len();
+        let mut process = self.spawn();
+        let listening = self.log.wait(
+            seen,
+            SOON,
+            || process.try_wait().is_ok_and(|exit| exit.is_none()),
+            |line| line.split_once("listening on http://").map(|(_, rest)| rest.trim().to_string()),
+        );
+        let Some(address) = listening else {
+            let _ = process.kill();
+            let exit = process.wait();
+            panic!("the daemon did not listen ({exit:?})\n{}", self.log.tail());
+        };
+        let token = std::fs::read_to_string(self.data_dir.join("admin.token")).unwrap_or_default().trim().to_string();
+        self.life = Some(Life { process, url: format!("http://{address}"), token });
+    }
+
+    fn spawn(&self) -> Child {
+        assert!(self.life.is_none(), "it is still running");
         let mut process = self
             .command(&["serve"])
             .env("STDIOD_LISTEN", "127.0.0.1:0")
@@ -126,19 +144,16 @@ impl Daemon {
                 log.push(String::from_utf8_lossy(&line).into_owned());
             }
         });
-        let listening = self.log.wait(
-            seen,
-            SOON,
-            || process.try_wait().is_ok_and(|exit| exit.is_none()),
-            |line| line.split_once("listening on http://").map(|(_, rest)| rest.trim().to_string()),
-        );
-        let Some(address) = listening else {
-            let _ = process.kill();
-            let exit = process.wait();
-            panic!("the daemon did not listen ({exit:?})\n{}", self.log.tail());
-        };
-        let token = std::fs::read_to_string(self.data_dir.join("admin.token")).unwrap_or_default().trim().to_string();
-        self.life = Some(Life { process, url: format!("http://{address}"), token });
+        process
+    }
+
+    /// A life that is ended by SIGKILL after this time, wherever it has come to by then.
+    pub fn live_for(&mut self, time: Duration) {
+        let mut process = self.spawn();
+        std::thread::sleep(time);
+        self.world.lock().expect("not poisoned").look(process.id().cast_signed());
+        let _ = process.kill();
+        let _ = process.wait();
     }
 
     /// `stdiod ARGUMENTS…` in this daemon's surroundings and no others.
@@ -180,6 +195,11 @@ impl Daemon {
 
     pub fn token(&self) -> &str {
         &self.life().token
+    }
+
+    /// What it is made of and for can be found from here.
+    pub fn home(&self) -> &Path {
+        &self.home
     }
 
     /// Directories outside the data directory, for what a test itself needs; removed with the daemon.

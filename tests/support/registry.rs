@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+const SERVER: &str = include_str!("../fixtures/image-server.sh");
 const USER: &str = "tester";
 pub const PASSWORD: &str = "open-sesame";
 /// bcrypt of the password, at the lowest cost.
@@ -157,6 +158,31 @@ fn pass(mut from: TcpStream, mut to: TcpStream, passed: &AtomicU64, rate: &Atomi
     }
     let _ = to.shutdown(std::net::Shutdown::Both);
     let _ = from.shutdown(std::net::Shutdown::Both);
+}
+
+/// An OCI layout: busybox, a server and a large file under `v1`; under `v2` one more file. What is random does not get
+/// smaller by compression.
+pub fn build_images(home: &Path, large: usize) -> PathBuf {
+    let layout = home.join("layout");
+    let at = |name: &str| home.join(name).display().to_string();
+    let (one, two) = (format!("{}:v1", layout.display()), format!("{}:v2", layout.display()));
+    std::fs::write(home.join("server"), SERVER).expect("a file");
+    let mut random = vec![0; large];
+    std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom").expect("random"), &mut random).expect("bytes");
+    std::fs::write(home.join("large"), random).expect("a file");
+    run("chmod", &["755", &at("server")]);
+    run("umoci", &["init", "--layout", &at("layout")]);
+    run("umoci", &["new", "--image", &one]);
+    let busybox = ["/bin/busybox", "/usr/bin/busybox"].into_iter().find(|path| Path::new(path).exists());
+    let busybox = busybox.expect("busybox-static: scripts/setup --tests installs it");
+    for (file, home) in [(busybox, "/bin/busybox"), (&at("server"), "/bin/server"), (&at("large"), "/large")] {
+        run("umoci", &["insert", "--image", &one, file, home]);
+    }
+    let config = ["--config.entrypoint=/bin/server", "--config.env=PATH=/bin", "--config.user=1234:5678"];
+    run("umoci", &[&["config", "--image", &one][..], &config].concat());
+    run("umoci", &["tag", "--image", &one, "v2"]);
+    run("umoci", &["insert", "--image", &two, &at("server"), "/bin/another"]);
+    layout
 }
 
 pub fn run(program: &str, arguments: &[&str]) {

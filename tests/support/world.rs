@@ -119,7 +119,7 @@ impl World {
 }
 
 /// What is there of the cgroups that hold a daemon's containers, one in each hierarchy.
-fn parents(home: &Path) -> Vec<PathBuf> {
+pub fn parents(home: &Path) -> Vec<PathBuf> {
     let name = stdiod::sandbox::plan::Layout::of(home.join("data")).cgroup_parent();
     let name = name.strip_prefix("/").expect("below the root of a hierarchy");
     let hierarchies = std::fs::read_dir(CGROUPS).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -159,7 +159,7 @@ pub fn command_of(pid: i32) -> Option<String> {
     Some(String::from_utf8_lossy(&raw).trim_end_matches('\0').replace('\0', " "))
 }
 
-fn all_processes() -> impl Iterator<Item = i32> {
+pub fn all_processes() -> impl Iterator<Item = i32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
@@ -192,7 +192,7 @@ pub fn mounts_with(text: &str) -> Vec<String> {
     lines.filter_map(|line| Some(line.split(' ').nth(4)?.to_string())).collect()
 }
 
-fn loops_with(text: &str) -> Vec<String> {
+pub fn loops_with(text: &str) -> Vec<String> {
     let devices = std::fs::read_dir("/sys/block").into_iter().flatten().flatten();
     let files = devices.filter_map(|device| std::fs::read_to_string(device.path().join("loop/backing_file")).ok());
     files.filter(|file| file.contains(text)).map(|file| file.trim().to_string()).collect()
