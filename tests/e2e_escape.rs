@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
 use support::{Daemon, inside, on_both_providers};
 
-on_both_providers!(nobody_gets_out);
+on_both_providers!(nobody_gets_out, root_inside_is_nobody_outside);
 
 fn nobody_gets_out(provider: &str) {
     let daemon = Daemon::start();
@@ -23,6 +23,45 @@ fn nobody_gets_out(provider: &str) {
     has_no_privileges(&daemon, provider, &run);
     sees_nothing_of_the_host(&daemon, &run);
     reaches_nobody(&daemon, &run);
+}
+
+/// Who asks for root gets the number, and nothing that comes with it.
+fn root_inside_is_nobody_outside(provider: &str) {
+    let daemon = Daemon::start();
+    let mut prisoner = inside("prisoner", provider);
+    prisoner["user"] = json!("0:0");
+    prisoner["volumes"] = json!(["/data"]);
+    daemon.register(&prisoner);
+    let run = |code: &str| daemon.inside("prisoner", code);
+    assert_eq!(run("result = [os.getuid(), os.getgid()]"), json!([0, 0]));
+    let sets = run("result = [int(l.split()[1], 16) for l in open('/proc/self/status') if l.startswith('Cap')]");
+    assert!(sets.as_array().expect("a list").iter().all(|set| set == 0), "{sets}");
+    if cfg!(target_arch = "x86_64") {
+        assert_eq!(run("result = syscall(165, b'tmpfs', b'/tmp', b'tmpfs', 0, None)"), json!("EPERM"), "mount");
+        assert_eq!(run("result = syscall(161, b'/tmp')"), json!("EPERM"), "chroot");
+        assert_eq!(run("result = syscall(169, 0xfee1dead, 672274793, 0x1234567, None)"), json!("EPERM"), "reboot");
+    }
+    assert_eq!(run("os.mknod('/tmp/disk', 0o60600, os.makedev(7, 0))"), json!({"error": "EPERM"}));
+    assert_eq!(run("socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)"), json!({"error": "EPERM"}));
+    assert_eq!(run("socket.sethostname('x')"), json!({"error": "EPERM"}));
+    // The files belong to root, so only the mount can say no.
+    for path in ["kernel/core_pattern", "kernel/hostname", "vm/overcommit_memory", "net/ipv4/ip_forward"] {
+        let told = run(&format!("open('/proc/sys/{path}', 'r+').write('1')"));
+        let refusals = match provider {
+            "crun" => vec!["EROFS"],
+            // Its own kernel has few of them, and no mount over those.
+            _ => vec!["EROFS", "EACCES", "EPERM", "ENOENT"],
+        };
+        assert!(refusals.iter().any(|e| told == json!({ "error": e })), "{path}: {told}");
+    }
+    for path in ["/usr/x", "/etc/passwd", "/bin/x", "/app/server.py"] {
+        // A file's own mode is enough to refuse who has no capability; gVisor looks at that first.
+        let told = run(&format!("open('{path}', 'w')"));
+        assert!(["EROFS", "EACCES"].iter().any(|e| told == json!({ "error": e })), "{path}: {told}");
+    }
+    // What it writes to a volume is its own, whatever the host calls it; a setuid bit there means nothing.
+    assert_eq!(run("open('/data/own', 'w').write('x'); os.chmod('/data/own', 0o4755); result = 1"), json!(1));
+    assert_eq!(run("result = os.stat('/data/own').st_uid"), json!(0));
 }
 
 fn has_no_privileges(daemon: &Daemon, provider: &str, run: &impl Fn(&str) -> Value) {

@@ -4,6 +4,7 @@ mod support;
 
 use serde_json::{Value, json};
 use std::time::Instant;
+use support::registry::build_images;
 use support::{BASE, Daemon, inside, on_both_providers};
 
 on_both_providers!(
@@ -11,6 +12,7 @@ on_both_providers!(
     a_busy_loop_gets_its_share_and_no_more,
     a_fork_bomb_stays_in_its_box,
     a_full_disk_is_an_error_inside_and_nothing_outside,
+    a_full_layer_of_an_image_is_an_error_inside_and_nothing_outside,
     a_volume_outlives_crash_restart_and_removal,
 );
 
@@ -110,6 +112,39 @@ held.clear()";
     let restarted = daemon.request("POST", &format!("{BASE}/full/restart"), None);
     assert_eq!(restarted.json()["status"], "ready", "{restarted}");
     assert_eq!(daemon.inside("full", "result = os.listdir('/tmp')"), json!([]));
+}
+
+/// As above, in the layer over an image's own, where a server writes that believes it has a machine to itself.
+fn a_full_layer_of_an_image_is_an_error_inside_and_nothing_outside(provider: &str) {
+    let daemon = Daemon::start();
+    let layout = build_images(&daemon.scratch("image"), 1024);
+    let imported = daemon.cli(&["image", "import", &format!("{}:v1", layout.display()), "--name", "who:1"]);
+    assert!(imported.status.success(), "{imported:?}");
+    let bytes_on_host = || {
+        let stat = nix::sys::statvfs::statvfs(&daemon.data_dir).expect("a file system");
+        stat.blocks_free() * stat.fragment_size()
+    };
+    // Root of the image, because only root may write to its root.
+    daemon.register(&json!({
+        "name": "full", "provider": provider, "image": "who:1", "user": "0:0", "resource_limits": {"disk": "16M"},
+    }));
+    let free = bytes_on_host();
+    let told = daemon.text("full", "fill", json!({}));
+    let (written, error) = told.split_once(' ').expect("two words");
+    assert_eq!(error, "No space left on device", "{told}");
+    let written: u64 = written.parse().expect("a number");
+    assert!((8 << 20..=16 << 20).contains(&written), "{told}");
+    let used = daemon.status("full")["resource_usage"]["disk_bytes"].as_u64().expect("a number");
+    assert!(used <= 17 << 20, "{used} on the host");
+    // Others write here too; 200 MiB would be what it asked for.
+    assert!(free.saturating_sub(bytes_on_host()) < 200 << 20, "the host's disk is not what it fills");
+    let layers = daemon.data_dir.join("images/layers");
+    assert!(support::find_files(&layers, "fill").is_empty(), "the image stays as it was");
+
+    let restarted = daemon.request("POST", &format!("{BASE}/full/restart"), None);
+    assert_eq!(restarted.json()["status"], "ready", "{restarted}");
+    let again = daemon.text("full", "fill", json!({}));
+    assert!(again.contains("No space left") && !again.starts_with("0 "), "a new layer has room again: {again}");
 }
 
 fn a_volume_outlives_crash_restart_and_removal(provider: &str) {
