@@ -6,23 +6,31 @@ mod support;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 use support::mcp::{McpClient, text};
-use support::{BASE, Daemon, SOON, conformance, eventually, python};
+use support::{BASE, Daemon, SOON, conformance, eventually, on_both_providers, python};
 
 const PATH: &str = "/mcp/fix";
 
-fn hosted(arguments: &[&str], in_flight: u32) -> Daemon {
+on_both_providers!(
+    thirty_two_sessions_with_the_same_ids_and_tokens_each_see_their_own,
+    questions_reach_the_client_whose_call_it_is_and_only_if_it_takes_them,
+    a_stream_that_is_lost_in_mid_call_is_resumed_and_the_answer_comes_once,
+    both_eras_use_one_server_that_knows_only_the_older,
+    a_session_survives_the_crash_of_its_server,
+    a_flood_to_a_reader_that_never_reads_costs_bounded_memory_and_nobody_else,
+);
+
+fn hosted(provider: &str, arguments: &[&str], in_flight: u32) -> Daemon {
     let daemon = Daemon::start();
-    let mut definition = conformance("fix", "crun", arguments);
+    let mut definition = conformance("fix", provider, arguments);
     definition["max_in_flight"] = json!(in_flight);
     definition["resource_limits"] = json!({"cpu": "2"});
     daemon.register(&definition);
     daemon
 }
 
-#[test]
-fn thirty_two_sessions_with_the_same_ids_and_tokens_each_see_their_own() {
+fn thirty_two_sessions_with_the_same_ids_and_tokens_each_see_their_own(provider: &str) {
     const SESSIONS: usize = 32;
-    let daemon = hosted(&[], SESSIONS as u32);
+    let daemon = hosted(provider, &[], SESSIONS as u32);
     std::thread::scope(|scope| {
         for number in 0..SESSIONS {
             let daemon = &daemon;
@@ -60,10 +68,9 @@ fn thirty_two_sessions_with_the_same_ids_and_tokens_each_see_their_own() {
     assert_eq!(logs.matches("test_slow done").count(), SESSIONS - 1, "{logs}");
 }
 
-#[test]
-fn questions_reach_the_client_whose_call_it_is_and_only_if_it_takes_them() {
+fn questions_reach_the_client_whose_call_it_is_and_only_if_it_takes_them(provider: &str) {
     // Without the fixture's own check: it asks whoever it is, and the daemon must refuse in the client's name.
-    let daemon = hosted(&["--no-cap-check"], 1);
+    let daemon = hosted(provider, &["--no-cap-check"], 1);
     let able = McpClient::connect(&daemon, PATH, json!({"elicitation": {}, "sampling": {}}));
     let unable = McpClient::connect(&daemon, PATH, json!({}));
     let bystander = McpClient::connect(&daemon, PATH, json!({"roots": {}}));
@@ -105,9 +112,8 @@ fn questions_reach_the_client_whose_call_it_is_and_only_if_it_takes_them() {
     assert_eq!(first["method"], "notifications/tools/list_changed", "it heard something that was not its own");
 }
 
-#[test]
-fn a_stream_that_is_lost_in_mid_call_is_resumed_and_the_answer_comes_once() {
-    let daemon = hosted(&[], 4);
+fn a_stream_that_is_lost_in_mid_call_is_resumed_and_the_answer_comes_once(provider: &str) {
+    let daemon = hosted(provider, &[], 4);
     let client = McpClient::connect(&daemon, PATH, json!({}));
     let params = json!({"name": "test_slow", "arguments": {"ms": 2_000}, "_meta": {"progressToken": "t"}});
     let mut lost = client.request(7, "tools/call", params);
@@ -137,9 +143,8 @@ fn a_stream_that_is_lost_in_mid_call_is_resumed_and_the_answer_comes_once() {
     assert!(other.get(seen.id.as_deref()).event().is_none());
 }
 
-#[test]
-fn both_eras_use_one_server_that_knows_only_the_older() {
-    let daemon = hosted(&["--legacy-only"], 1);
+fn both_eras_use_one_server_that_knows_only_the_older(provider: &str) {
+    let daemon = hosted(provider, &["--legacy-only"], 1);
     let older = McpClient::connect(&daemon, PATH, json!({"elicitation": {}}));
     let newer = McpClient::new(&daemon, PATH);
     let able = json!({"elicitation": {}});
@@ -180,9 +185,8 @@ fn both_eras_use_one_server_that_knows_only_the_older() {
     assert_eq!(daemon.status("fix")["restart_count"], 0);
 }
 
-#[test]
-fn a_session_survives_the_crash_of_its_server() {
-    let daemon = hosted(&[], 1);
+fn a_session_survives_the_crash_of_its_server(provider: &str) {
+    let daemon = hosted(provider, &[], 1);
     let client = McpClient::connect(&daemon, PATH, json!({}));
     let other = McpClient::connect(&daemon, PATH, json!({}));
     assert_eq!(client.ask("logging/setLevel", json!({"level": "error"}))["result"], json!({}));
@@ -240,14 +244,13 @@ fn resident_kib(pid: i32) -> u64 {
     line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("a number")
 }
 
-#[test]
-fn a_flood_to_a_reader_that_never_reads_costs_bounded_memory_and_nobody_else() {
+fn a_flood_to_a_reader_that_never_reads_costs_bounded_memory_and_nobody_else(provider: &str) {
     let daemon = Daemon::start();
-    let mut definition = python("flood", "crun", FLOODING);
+    let mut definition = python("flood", provider, FLOODING);
     definition["resource_limits"] = json!({"cpu": "2"});
     definition["timeouts"] = json!({"request_ms": 120_000});
     daemon.register(&definition);
-    daemon.register(&conformance("fix", "crun", &[]));
+    daemon.register(&conformance("fix", provider, &[]));
     let deaf = McpClient::connect(&daemon, "/mcp/flood", json!({}));
     assert_eq!(deaf.ask("resources/subscribe", json!({"uri": "x://a"}))["result"], json!({}));
     let _unread = deaf.get(None);
@@ -266,29 +269,59 @@ fn a_flood_to_a_reader_that_never_reads_costs_bounded_memory_and_nobody_else() {
     assert_eq!(text(&client.tool("calm", json!({}))), "calm");
 }
 
+/// Tells who it is and what it has, and nothing more.
+const HANGING: &str = r#"
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    answers = {
+        "initialize": {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "h", "version": "1"}},
+        "tools/list": {"tools": [{"name": "any", "inputSchema": {"type": "object"}}]},
+    }
+    if asked.get("method") in answers:
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": answers[asked["method"]]}), flush=True)
+"#;
+
+/// How long a `tools/list` takes; of several, so that one slow turn of the machine says nothing.
+fn median_of_lists(client: &McpClient) -> Duration {
+    let mut took: Vec<Duration> = (0..15)
+        .map(|_| {
+            let began = Instant::now();
+            assert!(client.ask("tools/list", json!({}))["result"]["tools"].is_array());
+            began.elapsed()
+        })
+        .collect();
+    took.sort();
+    took[took.len() / 2]
+}
+
 #[test]
 fn the_joint_endpoint_waits_for_nobody() {
     let daemon = Daemon::with("STDIOD_TOOL_SEPARATOR", "__").start();
     for name in ["one", "two", "three"] {
         daemon.register(&conformance(name, "crun", &[]));
     }
-    let dead = json!({"name": "dead", "rootfs": "host", "provider": "crun", "cmd": ["/usr/bin/false"]});
-    let hung = json!({"name": "hung", "rootfs": "host", "provider": "crun", "cmd": ["/usr/bin/sleep", "1000"]});
-    for definition in [&dead, &hung] {
-        assert_eq!(daemon.request("POST", &format!("{BASE}?wait=false"), Some(definition)).status, 201);
-    }
-    daemon.wait_until("dead", "in backoff", |status| status["status"] == "backoff");
     let client = McpClient::connect(&daemon, "/mcp", json!({"elicitation": {}}));
-    let began = Instant::now();
+    let healthy = median_of_lists(&client);
+    let dead = json!({"name": "dead", "rootfs": "host", "provider": "crun", "cmd": ["/usr/bin/false"]});
+    assert_eq!(daemon.request("POST", &format!("{BASE}?wait=false"), Some(&dead)).status, 201);
+    daemon.wait_until("dead", "in backoff", |status| status["status"] == "backoff");
+    daemon.register(&python("hung", "crun", HANGING));
+    let stuck = McpClient::connect(&daemon, "/mcp/hung", json!({}));
+    let unanswered = stuck.request(1, "tools/call", json!({"name": "any"}));
+    let all = median_of_lists(&client);
+    println!("tools/list: {healthy:?} with three healthy servers, {all:?} with a dead and a hung one beside them");
+    assert!(all < healthy + Duration::from_millis(100), "{all:?}, and {healthy:?} with the healthy ones alone");
     let listed = client.ask("tools/list", json!({}));
-    let took = began.elapsed();
     let names: Vec<&str> =
         listed["result"]["tools"].as_array().expect("tools").iter().filter_map(|tool| tool["name"].as_str()).collect();
-    for name in ["one", "two", "three"] {
-        assert!(names.contains(&format!("{name}__test_simple_text").as_str()), "{names:?}");
+    for name in ["one__test_simple_text", "two__test_simple_text", "three__test_simple_text", "hung__any"] {
+        assert!(names.contains(&name), "{names:?}");
     }
-    assert!(!names.iter().any(|name| name.starts_with("dead") || name.starts_with("hung")), "{names:?}");
-    assert!(took < Duration::from_secs(1), "{took:?}; the issue asks for 100 ms on a quiet machine");
+    assert!(!names.iter().any(|name| name.starts_with("dead")), "{names:?}");
+    assert_eq!(daemon.status("hung")["queue"]["in_flight"], 1, "it hangs: {}", daemon.status("hung"));
+    assert_eq!(stuck.delete().status, 204);
+    drop(unanswered);
 
     assert!(text(&client.tool("two__test_simple_text", json!({}))).contains("simple text"));
     assert_eq!(client.tool("four__x", json!({}))["error"]["code"], -32602);
@@ -301,7 +334,9 @@ fn the_joint_endpoint_waits_for_nobody() {
     client.post(&json!({"jsonrpc": "2.0", "id": question["id"], "result": result}));
     assert!(text(&exchange.answer(5)).contains("joint"));
 
-    let mut ears = client.get(None);
+    // One that has not heard of all that came before.
+    let listener = McpClient::connect(&daemon, "/mcp", json!({}));
+    let mut ears = listener.get(None);
     assert!(ears.event().expect("a first event").data.is_empty());
     client.tool("one__test_trigger_tool_change", json!({}));
     assert_eq!(ears.message().expect("a change")["method"], "notifications/tools/list_changed");
@@ -314,7 +349,7 @@ fn the_joint_endpoint_waits_for_nobody() {
 
 #[test]
 fn the_rules_of_the_transport_hold() {
-    let daemon = hosted(&[], 4);
+    let daemon = hosted("crun", &[], 4);
     let mut client = McpClient::new(&daemon, &format!("{BASE}/fix/mcp"));
     // Before there is a session there is only initialize.
     let refused = client.request(1, "tools/list", json!({}));
@@ -353,7 +388,7 @@ fn the_rules_of_the_transport_hold() {
 
 #[test]
 fn the_oldest_transport_still_works() {
-    let daemon = hosted(&[], 1);
+    let daemon = hosted("crun", &[], 1);
     let client = McpClient::new(&daemon, "/mcp/fix/sse");
     let mut stream = client.get(None);
     let endpoint = stream.event().expect("an endpoint").data;
