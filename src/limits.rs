@@ -109,13 +109,22 @@ pub const EVENT_LOG_BYTES: usize = 256 * KIB;
 pub const EVENT_LOG_COUNT: usize = 1024;
 pub const EVENT_LOGS_BYTES_MAX: usize = 256 * MIB;
 /// An answer that takes longer than this becomes a stream, so that it can be kept open and resumed.
-pub const STREAM_AFTER: Duration = Duration::from_secs(2);
+pub const STREAM_AFTER: Duration = Duration::from_millis(300);
 /// Between two signs of life on a quiet stream.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// When a client that lost its stream should come back.
 pub const STREAM_RETRY: Duration = Duration::from_millis(1000);
 /// A person may have to answer what a server asks in mid-call.
 pub const QUESTION_TIMEOUT: Duration = Duration::from_secs(600);
+/// As above for a client without a session, which may never come back, while others wait for the place of its call.
+pub const CONTENDED_QUESTION_TIMEOUT: Duration = Duration::from_secs(60);
+/// Answers to calls whose client was asked for input and has not come back for them yet; the oldest make room.
+pub const KEPT_ANSWERS_MAX: usize = 1024;
+pub const KEPT_ANSWERS_BYTES_MAX: usize = 64 * MIB;
+/// Instances that belong to one session each, of all servers; beyond that the idlest such session makes room.
+pub const PRIVATE_INSTANCES_MAX: usize = 64;
+/// How often one request may come back for more input.
+pub const INPUT_ROUNDS_MAX: u32 = 16;
 /// Questions of one instance that wait for an answer.
 pub const QUESTIONS_MAX: usize = 64;
 /// Open `subscriptions/listen` streams.
@@ -357,6 +366,9 @@ const _: () = assert!(DRAIN_GRACE.as_secs() < SHUTDOWN_GRACE.as_secs());
 const _: () = assert!(LOG_CHANNEL >= 2 * SERVERS_MAX, "every log can be asked for at boot");
 const _: () = assert!(EVENT_LOG_BYTES < EVENT_LOGS_BYTES_MAX && LINE_MAX < EVENT_LOGS_BYTES_MAX);
 const _: () = assert!(STREAM_AFTER.as_millis() < KEEP_ALIVE.as_millis());
+const _: () = assert!(LINE_MAX < KEPT_ANSWERS_BYTES_MAX, "any one answer can be kept");
+const _: () = assert!(CONTENDED_QUESTION_TIMEOUT.as_millis() < QUESTION_TIMEOUT.as_millis());
+const _: () = assert!(PRIVATE_INSTANCES_MAX < SESSIONS_MAX);
 const _: () = assert!(LOG_TAIL_DEFAULT <= LOG_LINES_KEPT);
 const _: () = assert!(LOG_RESTORED_BYTES <= LOG_FILE_MAX && LOG_RESTORED_BYTES as usize <= LOG_BYTES_KEPT);
 const _: () = assert!(CLIENT_ANSWER_MAX > LINE_MAX, "the client can take whatever a server may answer");

@@ -6,7 +6,7 @@ mod support;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 use support::mcp::{McpClient, text};
-use support::{BASE, Daemon, SOON, conformance, eventually, on_both_providers, python};
+use support::{BASE, Daemon, NEWER, SOON, conformance, eventually, on_both_providers, python};
 
 const PATH: &str = "/mcp/fix";
 
@@ -441,4 +441,84 @@ while True:
     let client = McpClient::connect(&daemon, "/mcp/lsp", json!({}));
     let answer = client.tool("anything", json!({"a": 1}));
     assert_eq!(answer["result"]["echo"]["arguments"], json!({"a": 1}), "{answer}");
+}
+
+const COUNTING: &str = r#"
+import json, sys
+count = 0
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "id" not in asked:
+        continue
+    answer = {"tools": [{"name": "count", "inputSchema": {"type": "object"}}]}
+    if asked["method"] == "initialize":
+        answer = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "c", "version": "1"}}
+    elif asked["method"] == "tools/call":
+        count += 1
+        answer = {"content": [{"type": "text", "text": str(count)}]}
+    print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": answer}), flush=True)
+"#;
+
+#[test]
+fn sessions_of_a_server_that_is_not_shared_have_a_process_each() {
+    const SCRIPT: &str = "/app/server.py";
+    let daemon = Daemon::start();
+    let mut definition = python("own", "crun", COUNTING);
+    definition["shared"] = json!(false);
+    daemon.register(&definition);
+    assert_eq!(daemon.processes(SCRIPT), 1);
+    let [one, two] = [(); 2].map(|()| McpClient::connect(&daemon, "/mcp/own", json!({})));
+    for expected in ["1", "2", "3"] {
+        assert_eq!(text(&one.tool("count", json!({}))), expected);
+    }
+    assert_eq!(text(&two.tool("count", json!({}))), "1", "it has counted nobody else's");
+    assert_eq!(daemon.text("own", "count", json!({})), "1", "and neither has the server itself");
+    daemon.look();
+    assert_eq!(daemon.processes(SCRIPT), 3);
+    assert_eq!(daemon.get(BASE).json().as_array().map(Vec::len), Some(1), "they are not servers of their own");
+    for client in [&one, &two] {
+        assert_eq!(client.delete().status, 204);
+    }
+    assert!(eventually(SOON, || daemon.processes(SCRIPT) == 1), "{}", daemon.log_tail());
+    assert_eq!(one.request(1, "ping", json!({})).status, 404);
+    assert_eq!(daemon.text("own", "count", json!({})), "2", "the server itself is as it was");
+    // Those of sessions that are open go with their server.
+    let third = McpClient::connect(&daemon, "/mcp/own", json!({}));
+    assert_eq!(text(&third.tool("count", json!({}))), "1");
+    daemon.look();
+    assert_eq!(daemon.request("DELETE", &format!("{BASE}/own"), None).status, 204);
+    assert!(eventually(SOON, || daemon.processes(SCRIPT) == 0), "{}", daemon.log_tail());
+}
+
+#[test]
+fn both_eras_use_one_server_that_knows_only_the_newer() {
+    let daemon = Daemon::start();
+    let status = daemon.register(&python("new", "crun", NEWER));
+    assert_eq!((&status["protocol_version"], &status["server_info"]["name"]), (&json!("2026-07-28"), &json!("newer")));
+    let older = McpClient::connect(&daemon, "/mcp/new", json!({"elicitation": {}}));
+    let newer = McpClient::new(&daemon, "/mcp/new");
+    assert_eq!(older.ask("tools/list", json!({}))["result"]["tools"].as_array().map(Vec::len), Some(3));
+    assert_eq!(text(&older.tool("echo", json!({"text": "hi"}))), "hi");
+    assert_eq!(daemon.text("new", "echo", json!({"text": "REST"})), "REST");
+
+    // The same question reaches each in the way of its era.
+    let mut exchange = older.request(1, "tools/call", json!({"name": "greet"}));
+    let question = exchange.message().expect("a question");
+    assert_eq!(question["method"], "elicitation/create");
+    let result = json!({"action": "accept", "content": {"name": "older"}});
+    older.post(&json!({"jsonrpc": "2.0", "id": question["id"], "result": result}));
+    assert_eq!(text(&exchange.answer(1)), "Hello, older");
+    let able = json!({"elicitation": {}});
+    let asked = newer.stateless("tools/call", json!({"name": "greet"}), able.clone()).answer(1);
+    assert_eq!(asked["result"]["requestState"], "asked", "the server's own: {asked}");
+    let responses = json!({"name": {"action": "accept", "content": {"name": "newer"}}});
+    let params = json!({"name": "greet", "requestState": "asked", "inputResponses": responses});
+    assert_eq!(text(&newer.stateless("tools/call", params, able).answer(1)), "Hello, newer");
+
+    assert_eq!(older.ask("resources/subscribe", json!({"uri": "x://a"}))["result"], json!({}));
+    let mut ears = older.get(None);
+    assert!(ears.event().expect("a first event").data.is_empty());
+    older.tool("touch", json!({}));
+    assert_eq!(ears.message().expect("an update")["params"]["uri"], "x://a");
+    assert_eq!(daemon.processes("/app/server.py"), 1, "one process for both");
 }

@@ -154,10 +154,7 @@ fn apply(fields: &mut Fields, definition: &mut Definition, standard: &Definition
     let in_flight = 1..=limits::MAX_IN_FLIGHT_MAX;
     fields.set("max_in_flight", &mut d.max_in_flight, &s.max_in_flight, |field| field.integer(in_flight))?;
     fields.set("queue_max", &mut d.queue_max, &s.queue_max, |field| field.integer(1..=limits::QUEUE_LIMIT))?;
-    fields.set("shared", &mut d.shared, &s.shared, |field| match field.value.as_bool() {
-        Some(false) => Err(field.refuse("private instances are not available in this version")),
-        Some(true) | None => field.boolean(),
-    })?;
+    fields.set("shared", &mut d.shared, &s.shared, |field| field.boolean())?;
     fields.set("framing", &mut d.framing, &s.framing, |field| {
         let content_length = ("content-length", Framing::ContentLength);
         field.one_of(&[("auto", Framing::Auto), ("newline", Framing::Newline), content_length])
@@ -710,7 +707,6 @@ mod tests {
             ("max_in_flight", json!(0), "max_in_flight"),
             ("max_in_flight", json!(1025), "max_in_flight"),
             ("queue_max", json!(1.5), "queue_max"),
-            ("shared", json!(false), "shared"),
             ("shared", json!("yes"), "shared"),
             ("framing", json!("Content-Length"), "framing"),
             ("framing", json!("json"), "framing"),

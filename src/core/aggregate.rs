@@ -7,7 +7,7 @@ use crate::core::Core;
 use crate::core::listings::{Listing, items};
 use crate::core::server::{Face, Server};
 use crate::core::sessions::ErrandKind;
-use crate::core::wording::{INVALID_PARAMS, METHOD_NOT_FOUND, rpc_error, stateless_status};
+use crate::core::wording::{INVALID_PARAMS, METHOD_NOT_FOUND, fault_message, rpc_error, stateless_status};
 use crate::ids::{ServerId, SessionId, VoiceId};
 use crate::wire::jsonrpc;
 use serde::Deserialize;
@@ -20,7 +20,7 @@ impl Core {
         Face {
             capabilities: concat!(
                 r#"{"tools":{"listChanged":true},"prompts":{"listChanged":true},"#,
-                r#""resources":{"listChanged":true},"completions":{},"logging":{}}"#
+                r#""resources":{"listChanged":true,"subscribe":true},"completions":{},"logging":{}}"#
             )
             .to_string(),
             server_info: json!({ "name": "stdiod", "version": env!("CARGO_PKG_VERSION") }).to_string(),
@@ -41,11 +41,19 @@ impl Core {
             let result = self.joined_list(list, &sees);
             return self.finish(voice, None, 200, jsonrpc::result(id.get(), format!("{{{result}}}").as_bytes()));
         }
-        match self.addressed(method, params, &sees) {
-            Ok((server, params)) => {
-                self.forward(voice, session, server, id, method, Some(&params), ErrandKind::Plain);
+        let (server, params) = match self.addressed(method, params, &sees) {
+            Ok(found) => found,
+            Err((code, message)) => return self.finish(voice, None, 200, rpc_error(id.get(), code, &message)),
+        };
+        let server = match self.serving(session, server) {
+            Ok(server) => server,
+            Err(fault) => return self.finish(voice, None, 200, fault_message(id.get(), &fault)),
+        };
+        match method {
+            "resources/subscribe" | "resources/unsubscribe" => {
+                self.subscription(voice, session, server, id, method, Some(&params));
             }
-            Err((code, message)) => self.finish(voice, None, 200, rpc_error(id.get(), code, &message)),
+            _ => self.forward(voice, session, server, id, method, Some(&params), ErrandKind::Plain),
         }
     }
 
@@ -84,7 +92,10 @@ impl Core {
         let (key, name_key) = list.keys();
         let mut all = Vec::new();
         for server in self.visible(sees) {
-            let prefix = format!("{}{}", server.definition.name, self.settings.separator);
+            let prefix = match list {
+                Listing::Tools | Listing::Prompts => format!("{}{}", server.definition.name, self.settings.separator),
+                Listing::Resources | Listing::Templates => joint_uri(&server.definition.name, ""),
+            };
             let text = server.list(list).text.as_deref().unwrap_or_default();
             all.extend(items(list, text).into_iter().filter_map(|item| prefixed(item, name_key, &prefix)));
         }
@@ -95,7 +106,7 @@ impl Core {
     fn visible(&self, sees: &[String]) -> Vec<&Server> {
         let seen = |name: &String| sees.is_empty() || sees.contains(name);
         let offers = |server: &&Server| {
-            server.parent.is_none() && server.removing.is_none() && server.desired_up && seen(&server.definition.name)
+            server.parent().is_none() && server.removing.is_none() && server.desired_up && seen(&server.definition.name)
         };
         let mut found: Vec<&Server> = self.servers.values().filter(offers).collect();
         found.sort_by(|a, b| a.definition.name.cmp(&b.definition.name));
@@ -112,7 +123,7 @@ impl Core {
         let params = params.ok_or((INVALID_PARAMS, "params: are required".to_string()))?;
         let (holder, key) = match method {
             "tools/call" | "prompts/get" => (params, "name"),
-            "resources/read" => (params, "uri"),
+            "resources/read" | "resources/subscribe" | "resources/unsubscribe" => (params, "uri"),
             "completion/complete" => {
                 let reference = member(params, "ref").ok_or((INVALID_PARAMS, "ref: is required".to_string()))?;
                 let key = if member(reference, "name").is_some() { "name" } else { "uri" };
@@ -125,25 +136,66 @@ impl Core {
         let (Some(raw), Some(text)) = (raw, text) else {
             return Err((INVALID_PARAMS, format!("{key}: expected a string")));
         };
-        let separator = &self.settings.separator;
-        let is_for = |server: &&&Server| {
-            text.strip_prefix(&server.definition.name).is_some_and(|rest| rest.starts_with(separator.as_str()))
-        };
-        let visible = self.visible(sees);
-        // The longest: with a separator that names may contain, one name can begin another.
-        let Some(server) = visible.iter().filter(is_for).max_by_key(|server| server.definition.name.len()) else {
-            return Err((
-                INVALID_PARAMS,
-                format!("{key}: no server here has {text}; names are <server>{separator}<name>"),
-            ));
-        };
-        let rest = &text[server.definition.name.len() + separator.len()..];
+        let (server, rest) = match key {
+            "uri" => self.resource_at(&text, sees),
+            _ => self.named(&text, &self.settings.separator, sees).ok_or_else(|| {
+                let separator = &self.settings.separator;
+                format!("{key}: no server here has {text}; names are <server>{separator}<name>")
+            }),
+        }
+        .map_err(|message| (INVALID_PARAMS, message))?;
         let spliced = jsonrpc::spliced(params.get(), raw.get(), &json!(rest).to_string());
         match RawValue::from_string(spliced) {
-            Ok(params) => Ok((server.id, params)),
+            Ok(params) => Ok((server, params)),
             Err(_) => Err((INVALID_PARAMS, format!("{key}: expected a string"))),
         }
     }
+
+    /// The server whose name a longer name begins with, and the rest of it.
+    fn named(&self, text: &str, separator: &str, sees: &[String]) -> Option<(ServerId, String)> {
+        let rest_of = |name: &str| text.strip_prefix(name)?.strip_prefix(separator).map(str::to_string);
+        let visible = self.visible(sees).into_iter();
+        let found = visible.filter_map(|server| Some((server, rest_of(&server.definition.name)?)));
+        // The longest: with a separator that names may contain, one name can begin another.
+        let (server, rest) = found.max_by_key(|(server, _)| server.definition.name.len())?;
+        Some((server.id, rest))
+    }
+
+    /// The server that has a resource, and its own URI there. Tools hand out URIs as their server knows them, so one
+    /// without a server's name is understood too, as long as a single server lists it.
+    pub(super) fn resource_at(&self, text: &str, sees: &[String]) -> Result<(ServerId, String), String> {
+        let separator = &self.settings.separator;
+        if let Some(found) = self.named(text, JOINT_URI, sees).or_else(|| self.named(text, separator, sees)) {
+            return Ok(found);
+        }
+        let lists = |server: &&Server| {
+            let listed = server.list(Listing::Resources).text.as_deref().unwrap_or_default();
+            items(Listing::Resources, listed)
+                .into_iter()
+                .any(|item| string_member(item, "uri").as_deref() == Some(text))
+        };
+        let having: Vec<&Server> = self.visible(sees).into_iter().filter(lists).collect();
+        match having[..] {
+            [server] => Ok((server.id, text.to_string())),
+            [] => Err(format!("uri: no server here has {text}; resources are <server>{JOINT_URI}<uri>")),
+            [first, ..] => {
+                let example = joint_uri(&first.definition.name, text);
+                Err(format!("uri: {} servers here have {text}; say which, such as {example}", having.len()))
+            }
+        }
+    }
+}
+
+/// Between a server's name and the URI of its resource. Not the separator of names, which may be configured: only with
+/// this is the whole a URI again.
+const JOINT_URI: &str = ":";
+
+pub(super) fn joint_uri(server: &str, uri: &str) -> String {
+    format!("{server}{JOINT_URI}{uri}")
+}
+
+fn string_member(object: &RawValue, key: &str) -> Option<String> {
+    serde_json::from_str(member(object, key)?.get()).ok()
 }
 
 fn member<'a>(object: &'a RawValue, key: &str) -> Option<&'a RawValue> {

@@ -86,7 +86,7 @@ impl Core {
             ServerRef::Name(name) => (self.names.get(name).copied(), name.clone()),
         };
         id.and_then(|id| self.servers.get(&id))
-            .filter(|server| server.parent.is_none() && server.removing.is_none())
+            .filter(|server| server.parent().is_none() && server.removing.is_none())
             .filter(|server| who.may_see(&server.definition.name))
             .map(|server| server.id)
             .ok_or_else(|| Fault::new(Code::NotFound, format!("there is no server {asked}")))
@@ -96,7 +96,7 @@ impl Core {
         let mut found: Vec<&Server> = self
             .servers
             .values()
-            .filter(|server| server.parent.is_none() && server.removing.is_none())
+            .filter(|server| server.parent().is_none() && server.removing.is_none())
             .filter(|server| who.may_see(&server.definition.name))
             .filter(|server| status.is_none_or(|wanted| status_is(server, wanted)))
             .filter(|server| name.is_none_or(|wanted| server.definition.name == wanted))
@@ -251,7 +251,7 @@ impl Core {
         if server.desired_up == up {
             let event = if up { Event::Start } else { Event::Stop };
             if !up {
-                self.retire_companion(id);
+                self.retire_kin(id);
             }
             self.advance(id, event);
             self.park_for(conn, id, up);
@@ -286,7 +286,7 @@ impl Core {
             return Err(Fault::new(Code::ServerStopped, message));
         }
         self.servers.get_mut(&id).expect("found").restart_due = true;
-        self.retire_companion(id);
+        self.retire_kin(id);
         self.advance(id, Event::Restart);
         self.park_for(conn, id, true);
         Ok(())

@@ -5,10 +5,13 @@
 use crate::api::fault::{Code, Fault, Outcome};
 use crate::core::calls::{Call, Caller, Stage};
 use crate::core::contract::{Answer, LogEntry, LogSource, Output};
+use crate::core::era_params::{Newer, with_era};
+use crate::core::eras::Support;
 use crate::core::lifecycle::Event;
 use crate::core::log_ring::printable;
 use crate::core::parked::WaitOn;
-use crate::core::server::{Face, Hello};
+use crate::core::server::{Dialect, Face, Hello, Kin, Refusal};
+use crate::core::sessions::{Abilities, Again};
 use crate::core::{Core, Phase, Timer};
 use crate::ids::{CallId, ConnId, InstanceId, ServerId};
 use crate::limits::{LINE_MAX, LOG_LINE_MAX, QUEUED_BYTES_MAX, REQUEST_TIMEOUT_MAX, SERVER_INFO_MAX};
@@ -40,8 +43,13 @@ impl Core {
         params: Option<&RawValue>,
         timeout_ms: Option<u64>,
     ) -> Result<(), Fault> {
-        let (call_id, _) =
-            self.submit(id, timeout_ms, Caller::Client(conn), |call| jsonrpc::request(call, method, params))?;
+        let newer = self.servers[&id].dialect == Dialect::Stateless;
+        let (call_id, _) = self.submit(id, timeout_ms, Caller::Client(conn), |call| {
+            match newer.then(|| RawValue::from_string(in_newer_era(params, call))) {
+                Some(Ok(params)) => jsonrpc::request(call, method, Some(&params)),
+                Some(Err(_)) | None => jsonrpc::request(call, method, params),
+            }
+        })?;
         self.parked.park(conn, WaitOn::Reply(call_id));
         Ok(())
     }
@@ -87,12 +95,16 @@ impl Core {
                 server.lane.enqueue(call_id);
             }
         }
+        let queued = ready.is_none();
         let stale = server.last_used_unix_ms.is_none_or(|at| now.unix_ms.saturating_sub(at) > LAST_USED_STEP_MS);
         if stale && bounded {
             server.last_used_unix_ms = Some(now.unix_ms);
             self.outbox_mark(id);
         }
         self.deadlines.set(Timer::Call(call_id), deadline_ms);
+        if queued {
+            self.hurry_suspended(id);
+        }
         Ok((call_id, timeout_ms))
     }
 
@@ -134,9 +146,11 @@ impl Core {
 
     pub(super) fn greet(&mut self, id: ServerId, instance: InstanceId) {
         // No deadline of its own: the state's holds.
-        match self.servers[&id].parent {
-            Some(_) => self.greet_companion(id, instance),
-            None => self.own_call(id, instance, Caller::Handshake, "initialize", INITIALIZE, None),
+        match self.servers[&id].kin {
+            Kin::Companion { .. } => self.discover(id, instance, None),
+            Kin::Registered | Kin::Private { .. } => {
+                self.own_call(id, instance, Caller::Handshake, "initialize", INITIALIZE, None);
+            }
         }
     }
 
@@ -164,7 +178,10 @@ impl Core {
         let server = self.servers.get_mut(&id).expect("its instance lives");
         let is_mcp = face.is_some();
         server.face = Some(face.unwrap_or_else(|| Face::of_plain_server(&server.definition.name)));
-        server.hello = Some(hello);
+        (server.hello, server.dialect) = (Some(hello), Dialect::Sessions);
+        if server.support == Support::Yes(id) {
+            server.support = Support::Unknown;
+        }
         if is_mcp {
             let bytes = jsonrpc::notification("notifications/initialized", None);
             self.outputs.push_back(Output::Write { instance, bytes });
@@ -179,23 +196,36 @@ impl Core {
     }
 
     fn handshake_ended(&mut self, id: ServerId, instance: InstanceId, reply: Reply<'_>) {
-        if let Some(parent) = self.servers.get(&id).and_then(|server| server.parent) {
-            return self.discovered(id, instance, parent, &reply);
+        let Some(server) = self.servers.get_mut(&id) else { return };
+        if let Kin::Companion { of } = server.kin {
+            return self.companion_discovered(id, instance, of, &reply);
+        }
+        if let Some(refusal) = server.refusal.take() {
+            return self.discovered(id, instance, refusal, &reply);
         }
         match reply {
             Reply::Result(result) => match parse_hello(result) {
                 Some((hello, face)) => self.greeted(id, instance, hello, Some(face)),
                 None => self.advance(id, Event::Jilted("its answer to initialize is no object".to_string())),
             },
-            // The small servers of the hosting guide know no handshake; they are plain JSON-RPC and welcome.
-            Reply::Error { code: METHOD_NOT_FOUND, .. } => self.greeted(id, instance, Hello::default(), None),
             Reply::Error { code, raw } => {
                 let said = printable(&raw.get().as_bytes()[..raw.get().len().min(512)]);
-                self.advance(id, Event::Jilted(format!("it refused initialize with {code}: {said}")));
+                self.initialize_refused(id, instance, Refusal { code, said });
             }
             Reply::Neither => {
                 let message = "its answer to initialize has neither a result nor an error".to_string();
                 self.advance(id, Event::Jilted(message));
+            }
+        }
+    }
+
+    /// It knows neither handshake.
+    pub(super) fn undiscovered(&mut self, id: ServerId, instance: InstanceId, refusal: Refusal) {
+        match refusal {
+            // The small servers of the hosting guide know none; they are plain JSON-RPC and welcome.
+            Refusal { code: METHOD_NOT_FOUND, .. } => self.greeted(id, instance, Hello::default(), None),
+            Refusal { code, said } => {
+                self.advance(id, Event::Jilted(format!("it refused initialize with {code}: {said}")));
             }
         }
     }
@@ -291,6 +321,8 @@ impl Core {
         let text = printable(&bytes[..bytes.len().min(LOG_LINE_MAX)]);
         let at_unix_ms = self.now.unix_ms;
         let entry = LogEntry { at_unix_ms, instance: Some(instance), source: LogSource::Noise, text };
+        let id = self.logs_of(id);
+        let Some(server) = self.servers.get_mut(&id) else { return };
         server.log.push(entry.clone());
         self.stream(id, entry);
     }
@@ -321,8 +353,8 @@ impl Core {
     }
 
     pub(super) fn call_timed_out(&mut self, call_id: CallId) {
-        let Some(call) = self.calls.get(call_id) else { return };
-        let id = call.server;
+        let Some(call) = self.calls.get(call_id) else { return self.round_timed_out(call_id) };
+        let (id, caller) = (call.server, call.caller);
         let server = &self.servers[&id];
         let outcome = match &call.stage {
             Stage::Queued { .. } => Outcome::NotSent,
@@ -338,8 +370,18 @@ impl Core {
             Outcome::SentUnknown => "the server did not answer before the deadline; it may still be at work",
         };
         self.end_call(call_id, Answer::Refused(Fault::new(Code::CallTimeout, message).outcome(outcome)));
-        if outcome == Outcome::SentUnknown {
-            self.suspect(id);
+        match (caller, outcome) {
+            (Caller::Handshake, _) => self.handshake_unanswered(id),
+            (Caller::Client(_) | Caller::Mcp | Caller::Own | Caller::List(_), Outcome::SentUnknown) => self.suspect(id),
+            (Caller::Client(_) | Caller::Mcp | Caller::Own | Caller::List(_), Outcome::NotSent) => {}
+        }
+    }
+
+    /// Only the question for the other era has a deadline: silence is an answer to it.
+    fn handshake_unanswered(&mut self, id: ServerId) {
+        let Some(server) = self.servers.get_mut(&id) else { return };
+        if let (Some(refusal), Some(instance)) = (server.refusal.take(), server.life.instance()) {
+            self.undiscovered(id, instance, refusal);
         }
     }
 
@@ -358,6 +400,11 @@ impl Core {
             self.end_call(call, Answer::Refused(fault.clone().outcome(Outcome::SentUnknown)));
         }
     }
+}
+
+/// The params of a REST client's call, for a server without sessions.
+fn in_newer_era(params: Option<&RawValue>, call: u64) -> String {
+    with_era(&Again::first("", params), &Newer { abilities: &Abilities::default(), level: None }, call).0
 }
 
 fn bad_output(message: &str) -> Fault {

@@ -114,6 +114,7 @@ impl Core {
     fn changed(&mut self, id: ServerId, definition: Arc<Definition>, up: bool, conn: ConnId, kind: ChangeKind) {
         let server = self.servers.get_mut(&id).expect("a server that changes is not removed");
         let restart = needs_restart(&server.definition, &definition);
+        let sharing_changed = server.definition.shared != definition.shared;
         server.definition = definition;
         server.desired_up = up;
         server.changing = false;
@@ -126,7 +127,10 @@ impl Core {
             (true, _) => Event::Start,
         };
         if event != Event::Start {
-            self.retire_companion(id);
+            self.retire_kin(id);
+        }
+        if sharing_changed {
+            self.forget_clients(id);
         }
         if matches!(kind, ChangeKind::Start | ChangeKind::Stop) {
             self.offer_changed(id);
@@ -145,7 +149,7 @@ impl Core {
             let grace_ms = (STOP_GRACE + SHUTDOWN_GRACE).as_millis() as u64;
             self.park(conn, WaitOn::Gone(id), self.now.mono_ms + grace_ms);
         }
-        self.retire_companion(id);
+        self.retire_kin(id);
         self.offer_changed(id);
         // `Failed` has no instance but is no `Down` either; a stop makes it one.
         self.advance(id, Event::Stop);
@@ -155,7 +159,7 @@ impl Core {
     pub(super) fn forget(&mut self, id: ServerId) {
         let Some(server) = self.servers.remove(&id) else { return };
         self.deadlines.cancel(super::Timer::State(id));
-        if server.parent.is_some() {
+        if server.parent().is_some() {
             return;
         }
         let name = server.definition.name.clone();

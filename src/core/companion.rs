@@ -1,12 +1,12 @@
-//! Second instances of a server, beside the one that all sessions share: one for clients without sessions, started when
-//! the first of them comes. A companion is a server of its own to the rest of the core, with the definition of its
-//! parent; it is never listed, never stored, and ends with its parent's present life.
+//! Servers that speak the version without sessions. One that speaks both eras has a second instance for clients without
+//! sessions, started when the first of them comes: a companion, which is a server of its own to the rest of the core, is
+//! never listed, never stored, and ends with its parent's present life. One that speaks no other needs no companion.
 
 use crate::core::Core;
 use crate::core::calls::Caller;
 use crate::core::eras::{Support, own_meta};
 use crate::core::lifecycle::{Event, State};
-use crate::core::server::{Face, Hello, Server};
+use crate::core::server::{Dialect, Face, Hello, Kin, Refusal, Server};
 use crate::core::sessions::STATELESS;
 use crate::ids::{InstanceId, ServerId};
 use crate::limits::{DISCOVER_TIMEOUT, SERVER_INFO_MAX};
@@ -26,15 +26,17 @@ impl Core {
         definition.startup_timeout_ms = definition.startup_timeout_ms.min(DISCOVER_TIMEOUT.as_millis() as u64);
         log::info!("server={} a second instance is started for clients without sessions", definition.name);
         let mut companion = Server::new(id, Arc::new(definition), true, self.now.unix_ms);
-        companion.parent = Some(parent);
+        (companion.kin, companion.dialect) = (Kin::Companion { of: parent }, Dialect::Stateless);
         self.servers.insert(id, companion);
         self.advance(id, Event::Start);
     }
 
-    /// The parent's life changes: a companion of the old one has no place in the new.
-    pub(super) fn retire_companion(&mut self, parent: ServerId) {
+    /// The parent's life changes: further instances of the old one have no place in the new.
+    pub(super) fn retire_kin(&mut self, parent: ServerId) {
+        self.retire_private(parent);
         let Some(server) = self.servers.get_mut(&parent) else { return };
         match std::mem::take(&mut server.support) {
+            Support::Yes(own) if own == parent => server.support = Support::Yes(own),
             Support::Yes(companion) => self.dismiss(companion),
             Support::Asked(companion) => {
                 self.dismiss(companion);
@@ -44,33 +46,60 @@ impl Core {
         }
     }
 
-    fn dismiss(&mut self, companion: ServerId) {
-        if let Some(server) = self.servers.get_mut(&companion) {
+    pub(super) fn dismiss(&mut self, instance: ServerId) {
+        if let Some(server) = self.servers.get_mut(&instance) {
             server.removing = Some(false);
             server.desired_up = false;
-            self.advance(companion, Event::Stop);
+            self.advance(instance, Event::Stop);
         }
     }
 
-    pub(super) fn greet_companion(&mut self, id: ServerId, instance: InstanceId) {
+    /// The handshake of the version without sessions. `timeout_ms`: none for as long as the state lasts.
+    pub(super) fn discover(&mut self, id: ServerId, instance: InstanceId, timeout_ms: Option<u64>) {
         let params = format!(r#"{{"_meta":{}}}"#, own_meta());
-        self.own_call(id, instance, Caller::Handshake, "server/discover", &params, None);
+        self.own_call(id, instance, Caller::Handshake, "server/discover", &params, timeout_ms);
     }
 
-    pub(super) fn discovered(&mut self, id: ServerId, instance: InstanceId, parent: ServerId, reply: &Reply<'_>) {
-        let face = match reply {
-            Reply::Result(raw) => read_discovery(raw),
-            Reply::Error { .. } | Reply::Neither => None,
-        };
-        let Some(face) = face else { return self.not_spoken(id, parent) };
+    pub(super) fn companion_discovered(
+        &mut self,
+        id: ServerId,
+        instance: InstanceId,
+        parent: ServerId,
+        reply: &Reply<'_>,
+    ) {
+        let Some(face) = read_discovery(reply) else { return self.not_spoken(id, parent) };
+        self.greeted_stateless(id, instance, face);
+        self.support_decided(parent, Support::Yes(id));
+    }
+
+    fn greeted_stateless(&mut self, id: ServerId, instance: InstanceId, face: Face) {
         let server = self.servers.get_mut(&id).expect("it replied");
         let server_info = Some(face.server_info.clone().into_bytes());
         server.hello = Some(Hello { server_info, protocol_version: Some(STATELESS.to_string()) });
-        (server.face, server.listen) = (Some(face), None);
+        (server.face, server.listen, server.dialect) = (Some(face), None, Dialect::Stateless);
         self.first_tools(id, instance);
         self.advance(id, Event::Greeted);
         self.fetch_rest(id);
-        self.support_decided(parent, Support::Yes(id));
+    }
+
+    // --- a server that speaks nothing else --------------------------------------------------------------------------
+
+    /// It does not want to be initialized: perhaps it is of the other era.
+    pub(super) fn initialize_refused(&mut self, id: ServerId, instance: InstanceId, refusal: Refusal) {
+        self.servers.get_mut(&id).expect("it replied").refusal = Some(refusal);
+        self.discover(id, instance, Some(DISCOVER_TIMEOUT.as_millis() as u64));
+    }
+
+    pub(super) fn discovered(&mut self, id: ServerId, instance: InstanceId, refusal: Refusal, reply: &Reply<'_>) {
+        let Some(face) = read_discovery(reply) else { return self.undiscovered(id, instance, refusal) };
+        log::info!("server={} speaks {STATELESS} only: clients with sessions are translated", self.name_of(id));
+        self.greeted_stateless(id, instance, face);
+        let known = self.servers.get(&id).filter(|server| server.kin == Kin::Registered);
+        match known.map(|server| server.support) {
+            // It serves them itself.
+            Some(Support::Unknown | Support::No) => self.support_decided(id, Support::Yes(id)),
+            Some(Support::Yes(_) | Support::Asked(_)) | None => self.listen_to(id),
+        }
     }
 
     /// It does not speak that version, so nobody needs this instance.
@@ -78,10 +107,7 @@ impl Core {
         if self.servers.get(&parent).is_none_or(|server| server.support != Support::Asked(id)) {
             return;
         }
-        log::info!(
-            "server={} does not speak {STATELESS}: its clients are translated",
-            self.servers[&parent].definition.name
-        );
+        log::info!("server={} does not speak {STATELESS}: its clients are translated", self.name_of(parent));
         self.support_decided(parent, Support::No);
         self.reapply(parent);
         self.dismiss(id);
@@ -89,7 +115,7 @@ impl Core {
 
     /// A companion that is not greeted in time, or dies before, does not speak the version either.
     pub(super) fn companion_failed(&mut self, id: ServerId) {
-        let Some(parent) = self.servers.get(&id).and_then(|server| server.parent) else { return };
+        let Some(Kin::Companion { of: parent }) = self.servers.get(&id).map(|server| server.kin) else { return };
         let ready = matches!(self.servers[&id].life.state(), State::Ready { .. });
         if !ready {
             self.not_spoken(id, parent);
@@ -97,7 +123,7 @@ impl Core {
     }
 }
 
-fn read_discovery(result: &RawValue) -> Option<Face> {
+fn read_discovery(reply: &Reply<'_>) -> Option<Face> {
     #[derive(Deserialize)]
     struct Wire<'a> {
         #[serde(rename = "supportedVersions")]
@@ -114,6 +140,7 @@ fn read_discovery(result: &RawValue) -> Option<Face> {
         #[serde(rename = "io.modelcontextprotocol/serverInfo", borrow)]
         server_info: Option<&'a RawValue>,
     }
+    let Reply::Result(result) = reply else { return None };
     let wire: Wire<'_> = serde_json::from_str(result.get()).ok()?;
     if !wire.versions.iter().any(|version| version == STATELESS) {
         return None;

@@ -1,8 +1,11 @@
-//! The params of requests without sessions, read and rewritten: what a server of the other era may see of them, what they
-//! resume or subscribe to, and whether the headers that a tool names agree with them. Pure functions of their input.
+//! Requests and results on their way between the eras: what a server may see of the other's params, what a client may see
+//! of its results, what a request resumes or subscribes to, and whether the headers that a tool names agree with it. Pure
+//! functions of their input.
 
+use crate::core::eras::era_meta;
 use crate::core::fanout::tagged;
 use crate::core::server::HeaderParam;
+use crate::core::sessions::{Abilities, Again, Level};
 use crate::limits::{SUBSCRIPTIONS_MAX, URI_MAX};
 use serde::Deserialize;
 use serde_json::json;
@@ -31,6 +34,75 @@ pub(super) fn without_era(params: &RawValue, call: u64) -> (String, Option<Box<R
     let rest = members.iter().map(|(key, value)| format!("{}:{value}", json!(key)));
     let all: Vec<String> = rest.chain(meta).collect();
     (format!("{{{}}}", all.join(",")), token)
+}
+
+/// What a server without sessions is told of the client.
+pub(super) struct Newer<'a> {
+    pub abilities: &'a Abilities,
+    pub level: Option<Level>,
+}
+
+/// The params for a server without sessions: with what that era wants to know, what its client was asked for in the last
+/// round, and our own progress token.
+pub(super) fn with_era(again: &Again, newer: &Newer<'_>, call: u64) -> (String, Option<Box<RawValue>>) {
+    let given = again.params.as_deref().map_or("{}", RawValue::get);
+    let Ok(mut members) = serde_json::from_str::<BTreeMap<String, &RawValue>>(given) else {
+        return (given.to_string(), None);
+    };
+    let meta = members.remove("_meta");
+    let mut meta: BTreeMap<String, &RawValue> =
+        meta.and_then(|meta| serde_json::from_str(meta.get()).ok()).unwrap_or_default();
+    meta.retain(|key, _| !key.starts_with(OWN_KEYS));
+    let token = meta.remove("progressToken").map(RawValue::to_owned);
+    let own = era_meta(&newer.abilities.declared(), newer.level.map(Level::wire));
+    let mut parts = vec![own[1..own.len() - 1].to_string()];
+    parts.extend(meta.iter().map(|(key, value)| format!("{}:{value}", json!(key))));
+    if token.is_some() {
+        parts.push(format!(r#""progressToken":{call}"#));
+    }
+    let mut all: Vec<String> = members.iter().map(|(key, value)| format!("{}:{value}", json!(key))).collect();
+    let answers = again.answers.iter().filter_map(|(key, raw)| Some(format!("{}:{}", json!(key), raw.as_ref()?)));
+    let answers: Vec<String> = answers.collect();
+    if !answers.is_empty() {
+        all.push(format!(r#""inputResponses":{{{}}}"#, answers.join(",")));
+    }
+    all.extend(again.state.as_ref().map(|state| format!(r#""requestState":{state}"#)));
+    all.push(format!(r#""_meta":{{{}}}"#, parts.join(",")));
+    (format!("{{{}}}", all.join(",")), token)
+}
+
+/// A result of the newer era as the older knows it. Members keep their text, and their order.
+pub(super) fn older_result(result: &RawValue) -> Vec<u8> {
+    const NEWER: [&str; 3] = ["resultType", "ttlMs", "cacheScope"];
+    let Ok(members) = serde_json::from_str::<Members<'_>>(result.get()) else { return result.get().into() };
+    let kept = members.0.iter().filter(|(key, _)| !NEWER.contains(&key.as_str()));
+    let parts: Vec<String> = kept.map(|(key, value)| format!("{}:{value}", json!(key))).collect();
+    format!("{{{}}}", parts.join(",")).into_bytes()
+}
+
+/// Of an object, in the order in which they stand.
+struct Members<'a>(Vec<(String, &'a RawValue)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct InOrder;
+        impl<'de> serde::de::Visitor<'de> for InOrder {
+            type Value = Vec<(String, &'de RawValue)>;
+
+            fn expecting(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                out.write_str("an object")
+            }
+
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut found = Vec::new();
+                while let Some(member) = map.next_entry()? {
+                    found.push(member);
+                }
+                Ok(found)
+            }
+        }
+        from.deserialize_map(InOrder).map(Members)
+    }
 }
 
 /// A `requestState` in the params: it continues an earlier request.
@@ -199,6 +271,30 @@ mod tests {
         assert_eq!((translated.as_str(), token.unwrap().get()), (expected, r#""mine""#));
         assert_eq!(without_era(&raw(r#"{"_meta":{"io.modelcontextprotocol/x":1}}"#), 7).0, "{}");
         assert_eq!(without_era(&raw("[1]"), 7).0, "[1]");
+    }
+
+    #[test]
+    fn a_server_without_sessions_is_told_what_its_era_wants_and_its_results_lose_it() {
+        let abilities = Abilities::of(&raw(r#"{"elicitation":{}}"#));
+        let newer = Newer { abilities: &abilities, level: Level::of("info") };
+        let params = r#"{"name":"t","arguments":{"x":1.0e2},"_meta":{"progressToken":"mine","own":1}}"#;
+        let answers = [("a".to_string(), Some(raw(r#"{"action":"accept"}"#)))].into();
+        let state = Some(raw(r#""s""#));
+        let again = Again { method: "tools/call".into(), params: Some(raw(params)), rounds: 1, state, answers };
+        let (translated, token) = with_era(&again, &newer, 7);
+        assert_eq!(token.unwrap().get(), r#""mine""#);
+        let seen: serde_json::Value = serde_json::from_str(&translated).unwrap();
+        assert!(translated.contains(r#""x":1.0e2"#), "{translated}");
+        assert_eq!(seen["inputResponses"], json!({"a": {"action": "accept"}}));
+        assert_eq!((&seen["requestState"], &seen["_meta"]["progressToken"]), (&json!("s"), &json!(7)));
+        assert_eq!(seen["_meta"]["own"], 1);
+        assert_eq!(seen["_meta"]["io.modelcontextprotocol/logLevel"], "info");
+        assert_eq!(seen["_meta"]["io.modelcontextprotocol/clientCapabilities"], json!({"elicitation": {"form": {}}}));
+
+        let result =
+            raw(r#"{"tools" : [ 1.0 ],"resultType":"complete","ttlMs":1,"cacheScope":"private","a":{"ttlMs":2}}"#);
+        assert_eq!(older_result(&result), br#"{"tools":[ 1.0 ],"a":{"ttlMs":2}}"#);
+        assert_eq!(older_result(&raw("7")), b"7");
     }
 
     #[test]

@@ -1,24 +1,25 @@
 //! Clients without sessions (2026-07-28). Where a server speaks that version a second, shared instance of it is started
 //! for them, because a server keeps to the era of its first message; where it does not, their requests are translated
-//! for the instance that all share. Owns which of the two it is, and calls that wait for their client's input.
-//! Invariant: a state that a client brings back resumes its own call or nothing.
+//! for the instance that all share (`suspended.rs` has those that wait for input meanwhile). Owns which of the two it is,
+//! and what such clients listen to.
 
 use crate::api::auth::Principal;
 use crate::api::fault::{Code, Fault};
 use crate::core::Core;
 use crate::core::calls::Caller;
 use crate::core::contract::{Stateless, Takes};
-use crate::core::era_params::{Filter, given_response, header_mismatch, resumed_state, without_era};
-use crate::core::server::Face;
+use crate::core::era_params::{Filter, header_mismatch, resumed_state, without_era};
+use crate::core::server::{Dialect, Face};
 use crate::core::sessions::{Abilities, Era, Errand, ErrandKind, Level, Listening, STATELESS};
 use crate::core::wording::{
     INVALID_PARAMS, METHOD_NOT_FOUND, fault_message, minted_token, rpc_error, stateless_status,
 };
 use crate::ids::{CallId, ConnId, ServerId, VoiceId};
 use crate::limits::{LISTENERS_MAX, STREAM_AFTER};
-use crate::wire::jsonrpc::{self, Reply};
+use crate::wire::jsonrpc;
 use serde_json::json;
 use serde_json::value::RawValue;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 const HEADER_MISMATCH: i64 = -32020;
@@ -46,11 +47,11 @@ pub struct Held {
 
 /// A request of a client without a session, kept beyond its HTTP request.
 #[derive(Clone)]
-struct OwnedRequest {
-    owner: Arc<str>,
-    id: Box<RawValue>,
+pub(super) struct OwnedRequest {
+    pub owner: Arc<str>,
+    pub id: Box<RawValue>,
     method: String,
-    params: Box<RawValue>,
+    pub params: Box<RawValue>,
     abilities: Abilities,
     level: Option<Level>,
     param_headers: Vec<(String, String)>,
@@ -146,7 +147,7 @@ impl Core {
 
     // --- a server of the same era -------------------------------------------------------------------------------------
 
-    fn forward_stateless(&mut self, server: ServerId, voice: VoiceId, request: &OwnedRequest) {
+    pub(super) fn forward_stateless(&mut self, server: ServerId, voice: VoiceId, request: &OwnedRequest) {
         if !self.check_headers(server, voice, request) {
             return;
         }
@@ -156,7 +157,7 @@ impl Core {
             token = own;
             jsonrpc::forwarded(call, &request.method, params.as_deref())
         });
-        self.sent_stateless(voice, request, sent, token, Era::Stateless);
+        self.sent_stateless(server, voice, request, sent, token, Era::Stateless);
     }
 
     /// What a tool says is also in a header must be there, and be the same.
@@ -176,6 +177,7 @@ impl Core {
 
     fn sent_stateless(
         &mut self,
+        server: ServerId,
         voice: VoiceId,
         request: &OwnedRequest,
         sent: Result<(CallId, u64), Fault>,
@@ -192,6 +194,7 @@ impl Core {
             _ => ErrandKind::Plain,
         };
         let errand = Errand {
+            server,
             voice,
             session: None,
             id: request.id.clone(),
@@ -202,6 +205,7 @@ impl Core {
             era,
             timeout_ms,
             owner: Arc::clone(&request.owner),
+            again: None,
         };
         self.errands.insert(call, errand);
         self.voices.get_mut(&voice).expect("it asks").calls.push(call);
@@ -232,7 +236,7 @@ impl Core {
             token = own;
             jsonrpc::forwarded(call, &request.method, Some(&params))
         });
-        self.sent_stateless(voice, request, sent, token, Era::StatelessOverSessions);
+        self.sent_stateless(server, voice, request, sent, token, Era::StatelessOverSessions);
         if request.level.is_some() {
             self.merge_level(server);
         }
@@ -254,67 +258,6 @@ impl Core {
         let inner = text[1..].trim_ascii_start();
         let comma = if inner.starts_with('}') { "" } else { "," };
         format!("{{{extra}{comma}{inner}").into_bytes()
-    }
-
-    /// The server waits for its client's input: the client gets the questions as a result, and the call waits on.
-    pub(super) fn suspend(&mut self, call: CallId) {
-        let Some(errand) = self.errands.get_mut(&call) else { return };
-        let voice = std::mem::replace(&mut errand.voice, VoiceId(0));
-        let (id, owner) = (errand.id.clone(), Arc::clone(&errand.owner));
-        if voice == VoiceId(0) {
-            return;
-        }
-        let mut open: Vec<u64> =
-            self.questions.iter().filter(|(_, q)| q.call == Some(call)).map(|(number, _)| *number).collect();
-        open.sort();
-        let mut requests = String::new();
-        for number in open {
-            let question = &self.questions[&number];
-            let comma = if requests.is_empty() { "" } else { "," };
-            let params = question.params.as_ref().map_or("{}", |params| params.get());
-            requests += &format!(r#"{comma}"q{number}":{{"method":{},"params":{params}}}"#, json!(question.method));
-        }
-        let state = json!(self.seal.close(&call.0.to_string(), &owner));
-        let result =
-            format!(r#"{{"resultType":"input_required","inputRequests":{{{requests}}},"requestState":{state}}}"#);
-        self.finish(voice, Some(call), 200, jsonrpc::result(id.get(), result.as_bytes()));
-    }
-
-    /// The client brings the answers to what its call waits for.
-    fn resume_call(&mut self, server: ServerId, voice: VoiceId, request: &OwnedRequest, state: &str) {
-        let call = self.seal.open(state, &request.owner).and_then(|call| call.parse().ok()).map(CallId);
-        let waits = |call: &CallId| {
-            let errand = self.errands.get(call)?;
-            let of_it = self.calls.get(*call)?.server == server;
-            (of_it && errand.owner == request.owner && errand.voice == VoiceId(0)).then_some(*call)
-        };
-        let Some(call) = call.as_ref().and_then(waits) else {
-            let is_ours = self.seal.open(state, &request.owner).is_some();
-            return match (is_ours, self.servers[&server].support) {
-                // The server's own state: it knows what it means.
-                (false, Support::Yes(other)) => self.forward_stateless(other, voice, request),
-                (false, Support::Asked(_) | Support::Unknown | Support::No) | (true, _) => {
-                    let message = "requestState: is not valid, or its call is over; call again without it";
-                    self.finish(voice, None, 200, rpc_error(request.id.get(), INVALID_PARAMS, message));
-                }
-            };
-        };
-        let errand = self.errands.get_mut(&call).expect("just seen");
-        (errand.voice, errand.id) = (voice, request.id.clone());
-        self.voices.get_mut(&voice).expect("it asks").calls.push(call);
-        let mut open: Vec<u64> =
-            self.questions.iter().filter(|(_, q)| q.call == Some(call)).map(|(number, _)| *number).collect();
-        open.sort();
-        let mut unanswered = false;
-        for number in open {
-            match given_response(&request.params, &format!("q{number}")) {
-                Some(response) => self.pass_answer(number, &Reply::Result(&response)),
-                None => unanswered = true,
-            }
-        }
-        if unanswered {
-            self.suspend(call);
-        }
     }
 
     // --- subscriptions ------------------------------------------------------------------------------------------------
@@ -340,13 +283,16 @@ impl Core {
             Ok(filter) => filter,
             Err(message) => return self.message(conn, 400, None, rpc_error(id, INVALID_PARAMS, &message)),
         };
+        let mut filter = filter;
+        let uris = self.located(target, &who.servers, &mut filter.uris);
         let voice = self.open_voice(Some(conn), None, true, 1);
         self.open_stream(voice);
         let ack = filter.acknowledged(id);
-        let new: Vec<String> = match target {
-            Some(server) => filter.uris.iter().filter(|uri| !self.is_wanted(server, uri)).cloned().collect(),
-            None => Vec::new(),
-        };
+        let mut new: BTreeMap<ServerId, Vec<String>> = target.into_iter().map(|server| (server, Vec::new())).collect();
+        for (server, uri) in &uris {
+            let of_it = new.entry(*server).or_default();
+            of_it.extend(Some(uri.clone()).filter(|uri| !self.is_wanted(*server, uri)));
+        }
         self.voices.get_mut(&voice).expect("just opened").listening = Some(Listening {
             server: target,
             owner: Arc::clone(&who.name),
@@ -355,10 +301,31 @@ impl Core {
             tools: filter.tools,
             prompts: filter.prompts,
             resources: filter.resources,
-            uris: filter.uris,
+            uris,
         });
         self.emit(voice, jsonrpc::message("notifications/subscriptions/acknowledged", Some(&ack)));
-        let Some(server) = target else { return };
+        for (server, new) in new {
+            self.listened(server, &new);
+        }
+    }
+
+    /// Which server has each of the resources that a client wants to hear of; those that none has are taken out.
+    fn located(
+        &self,
+        target: Option<ServerId>,
+        sees: &[String],
+        uris: &mut BTreeSet<String>,
+    ) -> BTreeSet<(ServerId, String)> {
+        if let Some(server) = target {
+            return uris.iter().map(|uri| (server, uri.clone())).collect();
+        }
+        let mut found = BTreeSet::new();
+        uris.retain(|uri| self.resource_at(uri, sees).map(|at| found.insert(at)).is_ok());
+        found
+    }
+
+    /// Somebody listens to a server, and to these of its resources as the first.
+    fn listened(&mut self, server: ServerId, new: &[String]) {
         match self.servers[&server].support {
             Support::Yes(companion) if !new.is_empty() => self.listen_to(companion),
             Support::Yes(_) | Support::Asked(_) => {}
@@ -372,14 +339,16 @@ impl Core {
     }
 
     pub(super) fn stopped_listening(&mut self, listening: &Listening) {
-        let Some(server) = listening.server else { return };
-        match self.servers.get(&server).map(|server| server.support) {
-            Some(Support::Yes(companion)) if !listening.uris.is_empty() => self.listen_to(companion),
-            Some(Support::Yes(_) | Support::Asked(_) | Support::Unknown) | None => {}
-            Some(Support::No) => {
-                for uri in &listening.uris {
-                    self.unsubscribe_if_last(server, uri);
+        let mut told = None;
+        for (server, uri) in &listening.uris {
+            match self.servers.get(server).map(|server| server.support) {
+                Some(Support::Yes(_)) if told == Some(*server) => {}
+                Some(Support::Yes(companion)) => {
+                    told = Some(*server);
+                    self.listen_to(companion);
                 }
+                Some(Support::Asked(_) | Support::Unknown) | None => {}
+                Some(Support::No) => self.unsubscribe_if_last(*server, uri),
             }
         }
     }
@@ -388,8 +357,8 @@ impl Core {
     /// waits for its end, and it takes nobody's place.
     pub(super) fn listen_to(&mut self, companion: ServerId) {
         let Some(server) = self.servers.get(&companion) else { return };
-        let (Some(instance), Some(parent)) = (server.life.ready_instance(), server.parent) else { return };
-        let uris = json!(self.wanted_uris(parent));
+        let Some(instance) = server.life.ready_instance() else { return };
+        let uris = json!(self.wanted_uris(server.kin.hears_for(companion)));
         let call = self.calls.mint().0;
         let notifications = format!(
             r#"{{"toolsListChanged":true,"promptsListChanged":true,"resourcesListChanged":true,"resourceSubscriptions":{uris}}}"#
@@ -404,17 +373,23 @@ impl Core {
 
     /// The params of a request of the daemon's own.
     pub(super) fn own_params(&self, server: ServerId) -> String {
-        match self.servers.get(&server).and_then(|server| server.parent) {
-            Some(_) => format!(r#"{{"_meta":{}}}"#, own_meta()),
-            None => "{}".to_string(),
+        match self.servers.get(&server).map(|server| server.dialect) {
+            Some(Dialect::Stateless) => format!(r#"{{"_meta":{}}}"#, own_meta()),
+            Some(Dialect::Sessions) | None => "{}".to_string(),
         }
     }
 }
 
 /// The daemon as a client without a session.
 pub(super) fn own_meta() -> String {
+    era_meta("{}", None)
+}
+
+/// The daemon in the name of a client that can do this, and wants log messages from that level on.
+pub(super) fn era_meta(capabilities: &str, level: Option<&str>) -> String {
+    let level = level.map_or(String::new(), |level| format!(r#","io.modelcontextprotocol/logLevel":"{level}""#));
     format!(
-        r#"{{"io.modelcontextprotocol/protocolVersion":"{STATELESS}","io.modelcontextprotocol/clientCapabilities":{{}},"io.modelcontextprotocol/clientInfo":{{"name":"stdiod","version":"{}"}}}}"#,
+        r#"{{"io.modelcontextprotocol/protocolVersion":"{STATELESS}","io.modelcontextprotocol/clientCapabilities":{capabilities},"io.modelcontextprotocol/clientInfo":{{"name":"stdiod","version":"{}"}}{level}}}"#,
         env!("CARGO_PKG_VERSION")
     )
 }

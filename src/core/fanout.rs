@@ -2,17 +2,26 @@
 //! concerns and to nobody else; what cannot be told apart is kept from everyone. Never answers a
 //! request.
 
+use crate::core::aggregate::joint_uri;
 use crate::core::calls::{Caller, Stage};
 use crate::core::contract::Output;
 use crate::core::eras::Support;
 use crate::core::listings::Listing;
+use crate::core::server::Kin;
 use crate::core::sessions::{Level, Listening};
 use crate::core::{Core, Timer};
-use crate::ids::{CallId, InstanceId, ServerId, VoiceId};
+use crate::ids::{CallId, InstanceId, ServerId, SessionId, VoiceId};
 use crate::wire::jsonrpc;
 use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
+
+/// Calls that are known to be one client's.
+#[derive(PartialEq, Eq)]
+enum Whose {
+    Session(SessionId),
+    Call(CallId),
+}
 
 /// Whose call a server is at work on.
 pub(super) enum Busy {
@@ -116,18 +125,15 @@ impl Core {
 
     pub(super) fn busy_with(&self, id: ServerId) -> Busy {
         let Some(server) = self.servers.get(&id) else { return Busy::Idle };
-        let mut found: Option<(CallId, (Option<crate::ids::SessionId>, VoiceId))> = None;
+        let mut found: Option<(CallId, Whose)> = None;
         for call in server.lane.in_flight() {
             match self.calls.get(*call).map(|call| call.caller) {
                 Some(Caller::Handshake | Caller::List(_) | Caller::Own) | None => {}
                 Some(Caller::Client(_)) => return Busy::Unclear,
                 Some(Caller::Mcp) => {
                     let Some(errand) = self.errands.get(call) else { return Busy::Unclear };
-                    // Within a session all voices are one client's.
-                    let whose = match errand.session {
-                        Some(session) => (Some(session), VoiceId(0)),
-                        None => (None, errand.voice),
-                    };
+                    // Within a session all calls are one client's; without one, nothing is known to belong together.
+                    let whose = errand.session.map_or(Whose::Call(*call), Whose::Session);
                     match &found {
                         Some((_, other)) if *other != whose => return Busy::Unclear,
                         Some(_) => {}
@@ -145,27 +151,26 @@ impl Core {
     pub(super) fn list_changed(&mut self, id: ServerId, list: Listing) {
         let Some(server) = self.servers.get(&id) else { return };
         // Clients without sessions hear the instance that serves them.
-        let (parent, served_apart) = (server.parent, matches!(server.support, Support::Yes(_)));
-        if parent.is_none() {
-            for session in self.sessions.of_server(id) {
-                self.tell_session(session, jsonrpc::message(list.changed(), None));
-            }
-            self.aggregate_changed(id, list);
+        let listeners_of = match server.kin {
+            Kin::Registered => Some(id).filter(|_| !matches!(server.support, Support::Yes(other) if other != id)),
+            Kin::Companion { of } => Some(of),
+            Kin::Private { .. } => None,
+        };
+        for session in self.sessions.of_server(id) {
+            self.tell_session(session, jsonrpc::message(list.changed(), None));
         }
-        if parent.is_some() || !served_apart {
-            let of = parent.unwrap_or(id);
+        self.aggregate_changed(id, list);
+        if let Some(of) = listeners_of {
             self.tell_listeners(list, |listening| listening.server == Some(of));
         }
     }
 
-    /// For those who see all servers at once.
+    /// For those who see all servers at once; further instances of a server are not among them.
     pub(super) fn aggregate_changed(&mut self, id: ServerId, list: Listing) {
-        let Some(name) = self.servers.get(&id).map(|server| server.definition.name.clone()) else { return };
+        let Some(server) = self.servers.get(&id).filter(|server| server.kin == Kin::Registered) else { return };
+        let name = server.definition.name.clone();
         let sees = |sees: &[String]| sees.is_empty() || sees.contains(&name);
-        let mut sessions: Vec<_> =
-            self.sessions.iter().filter(|s| s.server.is_none() && sees(&s.sees)).map(|s| s.id).collect();
-        sessions.sort();
-        for session in sessions {
+        for session in self.sessions.sorted(|session| session.endpoint.is_none() && sees(&session.sees)) {
             self.tell_session(session, jsonrpc::message(list.changed(), None));
         }
         self.tell_listeners(list, |listening| listening.server.is_none() && sees(&listening.sees));
@@ -209,18 +214,25 @@ impl Core {
             uri: String,
         }
         let Some(wire) = params.and_then(|raw| serde_json::from_str::<Wire>(raw.get()).ok()) else { return };
-        let id = self.servers.get(&id).and_then(|server| server.parent).unwrap_or(id);
+        let Some(server) = self.servers.get(&id) else { return };
+        let id = server.kin.hears_for(id);
+        // Where all servers are offered at once it has another name.
+        let joint = joint_uri(&server.definition.name, &wire.uri);
         // A subscription covers what is below it.
-        let covers = |uri: &String| wire.uri.strip_prefix(uri.as_str()).is_some_and(is_below);
-        let plain = json!({ "uri": wire.uri }).to_string();
-        for session in self.sessions.of_server(id) {
-            if self.sessions.get(session).is_some_and(|session| session.subscriptions.iter().any(covers)) {
-                self.tell_session(session, jsonrpc::message("notifications/resources/updated", Some(&plain)));
-            }
+        let covers =
+            |(of, uri): &(ServerId, String)| *of == id && wire.uri.strip_prefix(uri.as_str()).is_some_and(is_below);
+        for session in self.sessions.sorted(|session| session.subscriptions.iter().any(covers)) {
+            let at_joint = self.sessions.get(session).is_some_and(|session| session.endpoint.is_none());
+            let params = json!({ "uri": if at_joint { &joint } else { &wire.uri } }).to_string();
+            self.tell_session(session, jsonrpc::message("notifications/resources/updated", Some(&params)));
         }
-        for (voice, subscription) in self.listeners(|l| l.server == Some(id) && l.uris.iter().any(covers)) {
-            let params = tagged(&subscription, Some(&wire.uri));
-            self.emit(voice, jsonrpc::message("notifications/resources/updated", Some(&params)));
+        for at_joint in [false, true] {
+            let uri = if at_joint { &joint } else { &wire.uri };
+            for (voice, subscription) in self.listeners(|l| l.server.is_none() == at_joint && l.uris.iter().any(covers))
+            {
+                let params = tagged(&subscription, Some(uri));
+                self.emit(voice, jsonrpc::message("notifications/resources/updated", Some(&params)));
+            }
         }
     }
 
@@ -231,7 +243,9 @@ impl Core {
             request_id: &'a RawValue,
         }
         let Some(wire) = params.and_then(|raw| serde_json::from_str::<Wire<'_>>(raw.get()).ok()) else { return };
-        let meant = |q: &crate::core::sessions::Question| q.instance == instance && q.id.get() == wire.request_id.get();
+        let meant = |q: &crate::core::sessions::Question| {
+            q.instance == instance && q.input.is_none() && q.id.get() == wire.request_id.get()
+        };
         let Some(number) = self.questions.iter().find(|(_, q)| meant(q)).map(|(number, _)| *number) else { return };
         let question = self.questions.remove(&number).expect("just found");
         let params = format!(r#"{{"requestId":{number}}}"#);

@@ -6,11 +6,14 @@ use crate::api::auth::Principal;
 use crate::api::fault::{Code, Fault};
 use crate::core::calls::Caller;
 use crate::core::contract::{Answer, McpAsk, Output, ServerRef, StreamEvent, Takes};
+use crate::core::era_params::{Newer, older_result};
 use crate::core::event_log::{EventId, EventLog};
 use crate::core::parked::WaitOn;
-use crate::core::sessions::{Abilities, Era, Errand, ErrandKind, Session, Version, Voice};
+use crate::core::server::Dialect;
+use crate::core::sessions::{Abilities, Again, Era, Errand, ErrandKind, NOBODY, Session, Version, Voice};
 use crate::core::wording::{
-    INVALID_PARAMS, INVALID_REQUEST, fault_message, minted_token, rpc_error, stateless_error, stateless_status,
+    Body, INVALID_PARAMS, INVALID_REQUEST, Settled, fault_message, minted_token, rpc_error, stateless_error,
+    stateless_status,
 };
 use crate::core::{Core, Timer};
 use crate::ids::{CallId, ConnId, ServerId, SessionId, VoiceId};
@@ -85,7 +88,8 @@ impl Core {
 
     fn session_of(&mut self, id: SessionId, who: &Principal, target: Option<ServerId>) -> Result<Version, Fault> {
         let now_ms = self.now.mono_ms;
-        let session = self.sessions.get_mut(id).filter(|session| session.owner == who.name && session.server == target);
+        let session =
+            self.sessions.get_mut(id).filter(|session| session.owner == who.name && session.endpoint == target);
         let gone = || Fault::new(Code::NotFound, "there is no such session (any more): initialize again");
         let session = session.ok_or_else(gone)?;
         session.used_ms = now_ms;
@@ -145,10 +149,9 @@ impl Core {
         };
         let result = face.initialize_result(greeting.version);
         let message = jsonrpc::result(greeting.id.get(), result.as_bytes());
-        let Some(session) = self.open_session(server, &greeting) else {
-            let message = format!("{SESSIONS_MAX} sessions are open and busy");
-            let fault = Fault::new(Code::Unavailable, message).retry_after_ms(10_000);
-            return self.refuse_message(conn, Some(&greeting.id), &fault);
+        let session = match self.open_session(server, &greeting) {
+            Ok(session) => session,
+            Err(fault) => return self.refuse_message(conn, Some(&greeting.id), &fault),
         };
         match greeting.takes {
             Takes::Json | Takes::Either => self.message(conn, 200, Some(session), message),
@@ -161,15 +164,20 @@ impl Core {
         }
     }
 
-    pub(super) fn open_session(&mut self, server: Option<ServerId>, greeting: &Greeting) -> Option<SessionId> {
+    /// At a server that is not shared the session gets an instance of its own, which starts meanwhile.
+    pub(super) fn open_session(&mut self, at: Option<ServerId>, greeting: &Greeting) -> Result<SessionId, Fault> {
         if self.sessions.len() >= SESSIONS_MAX {
-            let idlest = self.sessions.idlest()?;
+            let message = format!("{SESSIONS_MAX} sessions are open and busy");
+            let busy = || Fault::new(Code::Unavailable, message).retry_after_ms(10_000);
+            let idlest = self.sessions.idlest().ok_or_else(busy)?;
             self.end_session(idlest, "it made room for another");
         }
         let id = SessionId(self.entropy.uuid());
         self.sessions.insert(Session {
             id,
-            server,
+            endpoint: at,
+            server: at,
+            private: BTreeMap::new(),
             owner: Arc::clone(&greeting.owner),
             sees: Arc::clone(&greeting.sees),
             version: greeting.version,
@@ -186,7 +194,16 @@ impl Core {
             old_stream: false,
         });
         self.deadlines.set(Timer::Session(id), self.now.mono_ms + SESSION_IDLE.as_millis() as u64);
-        Some(id)
+        if let Some(server) = at {
+            match self.serving(id, server) {
+                Ok(serving) => self.sessions.get_mut(id).expect("just opened").server = Some(serving),
+                Err(fault) => {
+                    self.end_session(id, "there is no instance for it");
+                    return Err(fault);
+                }
+            }
+        }
+        Ok(id)
     }
 
     pub(super) fn session_elapsed(&mut self, id: SessionId) {
@@ -212,17 +229,25 @@ impl Core {
         for voice in self.voices_of(id) {
             self.hang_up(voice);
         }
-        let Some(server) = session.server else { return };
-        self.merge_level(server);
-        for uri in &session.subscriptions {
-            self.unsubscribe_if_last(server, uri);
+        for own in session.private.values() {
+            self.dismiss(*own);
+        }
+        if let Some(server) = session.server {
+            self.merge_level(server);
+        }
+        for (server, uri) in &session.subscriptions {
+            self.unsubscribe_if_last(*server, uri);
         }
     }
 
     /// A server is gone for good, and with it everything that clients have open at it.
     pub(super) fn forget_clients(&mut self, server: ServerId) {
-        for session in self.sessions.of_server(server) {
-            self.end_session(session, "its server was removed");
+        for session in self.sessions.at_endpoint(server) {
+            self.end_session(session, "its server was removed or is not shared as before");
+        }
+        for session in self.sessions.sorted(|session| session.subscriptions.iter().any(|(of, _)| *of == server)) {
+            let known = self.sessions.get_mut(session).expect("just listed");
+            known.subscriptions.retain(|(of, _)| *of != server);
         }
         let listens = |voice: &Voice| voice.listening.as_ref().is_some_and(|l| l.server == Some(server));
         let mut voices: Vec<VoiceId> =
@@ -301,16 +326,25 @@ impl Core {
             let message = format!("{SESSION_CALLS_MAX} requests of this session wait already");
             return self.finish(voice, None, 200, fault_message(id.get(), &Fault::new(Code::QueueFull, message)));
         }
-        let (abilities, owner) = (session.abilities, Arc::clone(&session.owner));
-        let mut token = None;
-        let sent = self.submit(server, None, Caller::Mcp, |call| {
-            let (params, own) = minted_token(params, call);
-            token = own;
-            jsonrpc::forwarded(call, method, params.as_deref())
-        });
+        let (abilities, level, owner) = (session.abilities, session.level, Arc::clone(&session.owner));
+        let newer = self.servers.get(&server).is_some_and(|server| server.dialect == Dialect::Stateless);
+        let again = newer.then(|| Box::new(Again::first(method, params)));
+        let sent = match &again {
+            Some(again) => self.submit_newer(server, &Newer { abilities: &abilities, level }, again),
+            None => {
+                let mut token = None;
+                let sent = self.submit(server, None, Caller::Mcp, |call| {
+                    let (params, own) = minted_token(params, call);
+                    token = own;
+                    jsonrpc::forwarded(call, method, params.as_deref())
+                });
+                sent.map(|(call, timeout_ms)| (call, timeout_ms, token))
+            }
+        };
         match sent {
-            Ok((call, timeout_ms)) => {
+            Ok((call, timeout_ms, token)) => {
                 let errand = Errand {
+                    server,
                     voice,
                     session: Some(session_id),
                     id: id.to_owned(),
@@ -318,9 +352,10 @@ impl Core {
                     kind,
                     abilities,
                     level: None,
-                    era: Era::Same,
+                    era: if newer { Era::SessionOverStateless } else { Era::Same },
                     timeout_ms,
                     owner,
+                    again,
                 };
                 self.errands.insert(call, errand);
                 self.sessions.get_mut(session_id).expect("just seen").calls.push(call);
@@ -339,8 +374,10 @@ impl Core {
                 "notifications/cancelled" => self.cancelled_by_client(session, params),
                 _ => {
                     let server = self.sessions.get(session).and_then(|session| session.server);
-                    let instance = server.and_then(|server| self.servers.get(&server)?.life.ready_instance());
-                    if let Some(instance) = instance {
+                    let server = server.and_then(|server| self.servers.get(&server));
+                    // The newer era has none that a client sends but for a cancellation.
+                    let server = server.filter(|server| server.dialect == Dialect::Sessions);
+                    if let Some(instance) = server.and_then(|server| server.life.ready_instance()) {
                         let bytes = jsonrpc::forwarded_notification(&method, params.map(RawValue::get));
                         self.outputs.push_back(Output::Write { instance, bytes });
                     }
@@ -416,46 +453,58 @@ impl Core {
 
     /// The server has answered, or will not: the client hears it under its own id.
     pub(super) fn errand_replied(&mut self, call: CallId, reply: &Reply<'_>) {
-        let Some(errand) = self.take_errand(call) else { return };
-        let id = errand.id.get();
-        let (status, message) = match (errand.era, reply) {
-            (Era::Same | Era::SessionOverStateless, Reply::Result(raw)) => {
+        let mut errand = self.take_errand(call);
+        if let (Some(Errand { era: Era::SessionOverStateless, .. }), Reply::Result(raw)) = (&errand, reply)
+            && self.asks_for_input(call, &mut errand, raw)
+        {
+            return;
+        }
+        let Some(errand) = errand else { return };
+        let (status, body) = match (errand.era, reply) {
+            (Era::Same, Reply::Result(raw)) => {
                 self.settle_subscription(&errand);
-                (200, jsonrpc::result(id, raw.get().as_bytes()))
+                (200, Body::Result(raw.get().into()))
             }
-            (Era::Same | Era::SessionOverStateless, Reply::Error { raw, .. }) => {
-                (200, jsonrpc::error(id, raw.get().as_bytes()))
-            }
+            (Era::SessionOverStateless, Reply::Result(raw)) => (200, Body::Result(older_result(raw))),
+            (Era::Same | Era::SessionOverStateless, Reply::Error { raw, .. }) => (200, Body::Error(raw.get().into())),
             (Era::Stateless | Era::StatelessOverSessions, Reply::Result(raw)) => {
-                (200, jsonrpc::result(id, &self.stateless_result(&errand, call, raw)))
+                (200, Body::Result(self.stateless_result(&errand, call, raw)))
             }
             (Era::Stateless | Era::StatelessOverSessions, Reply::Error { code, raw }) => {
                 let (code, raw) = stateless_error(&errand, *code, raw.get());
-                (stateless_status(code), jsonrpc::error(id, raw.as_bytes()))
+                (stateless_status(code), Body::Error(raw.into_owned().into_bytes()))
             }
             (_, Reply::Neither) => {
                 let fault = Fault::new(Code::BadServerOutput, "the reply has neither a valid result nor an error");
-                (200, fault_message(id, &fault))
+                return self.settled(call, &errand, Settled::fault(&fault));
             }
         };
-        self.finish(errand.voice, Some(call), status, message);
+        self.settled(call, &errand, Settled { status, body });
     }
 
     pub(super) fn errand_failed(&mut self, call: CallId, fault: &Fault) {
         let Some(errand) = self.take_errand(call) else { return };
-        self.finish(errand.voice, Some(call), 200, fault_message(errand.id.get(), fault));
+        self.settled(call, &errand, Settled::fault(fault));
+    }
+
+    fn settled(&mut self, call: CallId, errand: &Errand, answer: Settled) {
+        match errand.voice {
+            NOBODY => self.keep_answer(call, errand, answer),
+            voice => self.finish(voice, Some(call), answer.status, answer.message(errand.id.get())),
+        }
     }
 
     fn settle_subscription(&mut self, errand: &Errand) {
         let Some(session) = errand.session.and_then(|id| self.sessions.get_mut(id)) else { return };
         match &errand.kind {
-            ErrandKind::Subscribe(uri) => _ = session.subscriptions.insert(uri.clone()),
+            ErrandKind::Subscribe(uri) => _ = session.subscriptions.insert((errand.server, uri.clone())),
             ErrandKind::Unsubscribe(_) | ErrandKind::Plain | ErrandKind::Cacheable | ErrandKind::ReadResource => {}
         }
     }
 
     pub(super) fn take_errand(&mut self, call: CallId) -> Option<Errand> {
         let errand = self.errands.remove(&call)?;
+        self.deadlines.cancel(Timer::Call(call));
         if let Some(session) = errand.session.and_then(|id| self.sessions.get_mut(id)) {
             session.calls.retain(|other| *other != call);
             session.used_ms = self.now.mono_ms;

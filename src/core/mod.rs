@@ -30,9 +30,12 @@ mod fanout;
 mod mcp;
 mod news;
 mod old_stream;
+mod private;
 mod pulls;
 mod questions;
+mod rounds;
 mod shutdown;
+mod suspended;
 mod voices;
 mod waiting;
 mod wishes;
@@ -122,6 +125,7 @@ pub struct Core {
     /// By the id under which the client was asked.
     questions: HashMap<u64, Question>,
     greetings: HashMap<ConnId, mcp::Greeting>,
+    kept: suspended::KeptAnswers,
     deadlines: Deadlines<Timer>,
     tokens: Tokens,
     seal: Seal,
@@ -157,6 +161,7 @@ impl Core {
             errands: HashMap::new(),
             questions: HashMap::new(),
             greetings: HashMap::new(),
+            kept: suspended::KeptAnswers::default(),
             deadlines: Deadlines::default(),
             tokens: Tokens::default(),
             seal,
@@ -339,6 +344,7 @@ impl Core {
         if failed {
             self.companion_failed(id);
         }
+        self.private_over(id);
     }
 
     fn act(&mut self, id: ServerId, action: Action) {
@@ -357,7 +363,7 @@ impl Core {
                 server.restart_count += u64::from(std::mem::take(&mut server.restart_due));
                 server.hello = None;
                 server.put_down_for = None;
-                (server.level, server.listen) = (None, None);
+                (server.level, server.listen, server.refusal) = (None, None, None);
                 Listing::ALL.into_iter().for_each(|list| server.list_mut(list).forget_asking());
                 server.said = server::Said { late: server.said.late, ..server::Said::default() };
                 let definition = server.definition.clone();
@@ -438,14 +444,16 @@ impl Core {
 
     fn crashed(&mut self, id: ServerId, instance: InstanceId, exit: Exit) {
         let now = self.now;
+        let logs = self.logs_of(id);
+        let log = &mut self.servers.get_mut(&logs).expect("advance holds it").log;
+        let torn = log.end_stderr(instance, now);
+        let stderr_tail = log.crash_tail(instance);
         let server = self.servers.get_mut(&id).expect("advance holds it");
-        let torn = server.log.end_stderr(instance, now);
         let (exit_code, signal, how) = match exit.cause {
             ExitCause::Code(code) => (Some(code), None, format!("exited with code {code}")),
             ExitCause::Signal(signal) => (None, Some(signal), format!("killed by signal {signal}")),
         };
         let how = if exit.oom { format!("{how}, out of memory") } else { how };
-        let stderr_tail = server.log.crash_tail(instance);
         log::warn!("server={} instance={instance} {how}; stderr: {stderr_tail:?}", server.definition.name);
         // Whoever was put down has a reason that says more than the signal it was done with.
         server.last_error = Some(match server.put_down_for.take() {
@@ -457,7 +465,7 @@ impl Core {
         server.ended_by = Some(exit);
         server.restart_due = true;
         if let Some(entry) = torn {
-            self.stream(id, entry);
+            self.stream(logs, entry);
         }
         self.note(id, how);
     }
@@ -480,10 +488,18 @@ impl Core {
 
     /// Where what a server says of itself is kept: a second instance has no log of its own.
     fn logs_of(&self, id: ServerId) -> ServerId {
-        self.servers.get(&id).and_then(|server| server.parent).filter(|id| self.servers.contains_key(id)).unwrap_or(id)
+        self.servers
+            .get(&id)
+            .and_then(|server| server.parent())
+            .filter(|id| self.servers.contains_key(id))
+            .unwrap_or(id)
     }
 
     // --- small things ---------------------------------------------------------------------------------------------
+
+    fn name_of(&self, id: ServerId) -> &str {
+        self.servers.get(&id).map_or("-", |server| &server.definition.name)
+    }
 
     fn server_ids(&self) -> Vec<ServerId> {
         let mut ids: Vec<ServerId> = self.servers.keys().copied().collect();
@@ -492,7 +508,7 @@ impl Core {
     }
 
     fn outbox_mark(&mut self, id: ServerId) {
-        if self.servers.get(&id).is_some_and(|server| server.parent.is_some()) {
+        if self.servers.get(&id).is_some_and(|server| server.parent().is_some()) {
             return;
         }
         self.outbox.mark(id);

@@ -30,7 +30,7 @@ impl Core {
         let mut seen: Vec<&Server> = self
             .servers
             .values()
-            .filter(|server| server.parent.is_none() && server.removing.is_none())
+            .filter(|server| server.parent().is_none() && server.removing.is_none())
             .filter(|server| who.may_see(&server.definition.name))
             .collect();
         seen.sort_by(|a, b| a.definition.name.cmp(&b.definition.name));
@@ -59,7 +59,7 @@ impl Core {
 
     fn broadcast(&mut self, news: News) {
         // A second instance is nobody's business but the daemon's.
-        if self.servers.get(&news.server).is_some_and(|server| server.parent.is_some()) {
+        if self.servers.get(&news.server).is_some_and(|server| server.parent().is_some()) {
             return;
         }
         let news = Arc::new(news);
@@ -149,8 +149,9 @@ impl Core {
 
     /// How the daemon is, in one line.
     pub fn status_line(&self) -> String {
-        let count = |wanted: Status| self.servers.values().filter(|server| server.life.status() == wanted).count();
-        let (all, ready, calls) = (self.servers.len(), count(Status::Ready), self.calls.len());
+        let own = || self.servers.values().filter(|server| server.parent().is_none());
+        let count = |wanted: Status| own().filter(|server| server.life.status() == wanted).count();
+        let (all, ready, calls) = (own().count(), count(Status::Ready), self.calls.len());
         let unwell =
             [Status::Unresponsive, Status::Backoff, Status::Failed].map(|status| (count(status), status.wire()));
         let unwell = unwell.iter().filter(|(n, _)| *n > 0).map(|(n, status)| format!(", {n} {status}"));
@@ -159,7 +160,7 @@ impl Core {
 
     /// Each server in a line, by name.
     pub fn summary(&self) -> Vec<String> {
-        let own = self.servers.values().filter(|server| server.parent.is_none());
+        let own = self.servers.values().filter(|server| server.parent().is_none());
         let mut lines: Vec<String> = own.map(|server| server.summary(self.now)).collect();
         lines.sort();
         lines

@@ -16,9 +16,9 @@ use serde_json::value::RawValue;
 impl Core {
     pub(super) fn open_old_stream(&mut self, conn: ConnId, who: &Principal, target: Option<ServerId>, post_to: &str) {
         let greeting = Greeting::before_hello(who, Takes::Stream);
-        let Some(id) = self.open_session(target, &greeting) else {
-            let fault = crate::api::fault::Fault::new(crate::api::fault::Code::Unavailable, "too many sessions");
-            return self.refuse_message(conn, None, &fault);
+        let id = match self.open_session(target, &greeting) {
+            Ok(id) => id,
+            Err(fault) => return self.refuse_message(conn, None, &fault),
         };
         let session = self.sessions.get_mut(id).expect("just opened");
         (session.old_stream, session.version, session.ears) = (true, Version::V2024_11_05, Some(conn));
@@ -43,7 +43,7 @@ impl Core {
 
     /// The session is there already; what the client declares is noted in it.
     fn old_hello(&mut self, session: SessionId, id: &RawValue, params: Option<&RawValue>) {
-        let Some(server) = self.sessions.get(session).map(|session| session.server) else { return };
+        let Some(server) = self.sessions.get(session).map(|session| session.endpoint) else { return };
         let face = match server {
             Some(server) => self.servers.get(&server).and_then(|server| server.face.clone()),
             None => Some(self.own_face()),

@@ -7,7 +7,7 @@ use crate::core::fanout::Busy;
 use crate::core::sessions::{Era, Question};
 use crate::core::wording::METHOD_NOT_FOUND;
 use crate::ids::{CallId, InstanceId, ServerId, SessionId};
-use crate::limits::{QUESTION_TIMEOUT, QUESTIONS_MAX};
+use crate::limits::QUESTIONS_MAX;
 use crate::wire::jsonrpc::{self, Reply};
 use serde_json::value::RawValue;
 
@@ -54,6 +54,7 @@ impl Core {
             server,
             instance,
             id: id.to_owned(),
+            input: None,
             method: method.to_string(),
             params: params.map(RawValue::to_owned),
             call: Some(call),
@@ -75,7 +76,7 @@ impl Core {
                 self.questions.insert(number, question);
             }
         }
-        self.postpone(call, QUESTION_TIMEOUT.as_millis() as u64);
+        self.postpone(call, self.question_patience_ms(call));
         Ok(())
     }
 
@@ -89,6 +90,9 @@ impl Core {
 
     pub(super) fn pass_answer(&mut self, number: u64, reply: &Reply<'_>) {
         let Some(question) = self.questions.remove(&number) else { return };
+        if let (Some(key), Some(round)) = (&question.input, question.call) {
+            return self.input_given(round, key, reply);
+        }
         let bytes = match reply {
             Reply::Result(raw) => jsonrpc::forwarded_reply(&question.id, "result", raw),
             Reply::Error { raw, .. } => jsonrpc::forwarded_reply(&question.id, "error", raw),
@@ -102,18 +106,23 @@ impl Core {
         }
     }
 
+    /// In the order in which they were asked.
+    pub(super) fn questions_of(&self, call: CallId) -> Vec<u64> {
+        let mut open: Vec<u64> =
+            self.questions.iter().filter(|(_, q)| q.call == Some(call)).map(|(number, _)| *number).collect();
+        open.sort();
+        open
+    }
+
     /// The call is over: whatever was asked on its behalf will not be answered any more.
     pub(super) fn withdraw_questions(&mut self, call: CallId) {
         if self.questions.is_empty() {
             return;
         }
-        let mut open: Vec<u64> =
-            self.questions.iter().filter(|(_, q)| q.call == Some(call)).map(|(number, _)| *number).collect();
-        open.sort();
-        for number in open {
+        for number in self.questions_of(call) {
             let question = self.questions.remove(&number).expect("just listed");
             let alive = self.servers.get(&question.server).and_then(|server| server.life.ready_instance());
-            if alive == Some(question.instance) {
+            if alive == Some(question.instance) && question.input.is_none() {
                 let bytes = jsonrpc::error_reply(&question.id, -32603, "the call that this was asked for is over");
                 self.write(question.instance, bytes);
             }

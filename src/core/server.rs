@@ -15,7 +15,7 @@ use crate::core::lifecycle::{Lifecycle, State, Then};
 use crate::core::listings::{Cached, Listing};
 use crate::core::log_ring::LogRing;
 use crate::core::sessions::Level;
-use crate::ids::{ConnId, ServerId};
+use crate::ids::{ConnId, ServerId, SessionId};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -34,8 +34,11 @@ pub struct Server {
     pub face: Option<Face>,
     /// What it offers, in the order of `Listing`.
     lists: [Cached; 4],
-    /// The server that this is a second instance of.
-    pub parent: Option<ServerId>,
+    pub kin: Kin,
+    /// Which of the two eras its handshake was of.
+    pub dialect: Dialect,
+    /// How it answered `initialize`, while it is asked for the other era.
+    pub refusal: Option<Refusal>,
     pub support: Support,
     /// Requests that wait for `support` to be known.
     pub held: Vec<Held>,
@@ -66,6 +69,49 @@ pub struct Server {
     pub said: Said,
     /// The pull of its image, if one was needed.
     pub image_pull: Option<ImagePull>,
+}
+
+/// What this is an instance of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kin {
+    /// The server itself.
+    Registered,
+    /// A second instance of another, for clients without sessions.
+    Companion { of: ServerId },
+    /// A further instance of another, for one session.
+    Private { of: ServerId, session: SessionId },
+}
+
+impl Kin {
+    /// Whose clients hear what the instance `own` tells of its resources.
+    pub fn hears_for(self, own: ServerId) -> ServerId {
+        match self {
+            Kin::Companion { of } => of,
+            Kin::Registered | Kin::Private { .. } => own,
+        }
+    }
+
+    pub fn parent(self) -> Option<ServerId> {
+        match self {
+            Kin::Registered => None,
+            Kin::Companion { of } | Kin::Private { of, .. } => Some(of),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// `initialize`, up to 2025-11-25. Also of servers that know no handshake at all.
+    Sessions,
+    /// 2026-07-28.
+    Stateless,
+}
+
+/// An `initialize` that was answered with an error.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    pub code: i64,
+    pub said: String,
 }
 
 /// What the handshake told.
@@ -113,7 +159,9 @@ impl Server {
             hello: None,
             face: None,
             lists: Default::default(),
-            parent: None,
+            kin: Kin::Registered,
+            dialect: Dialect::Sessions,
+            refusal: None,
             support: Support::default(),
             held: Vec::new(),
             listen: None,
@@ -320,6 +368,10 @@ impl Server {
             found.push(format!("stale: silent for {silent_ms} ms"));
         }
         found
+    }
+
+    pub fn parent(&self) -> Option<ServerId> {
+        self.kin.parent()
     }
 
     pub fn list(&self, list: Listing) -> &Cached {

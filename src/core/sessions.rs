@@ -95,6 +95,22 @@ impl Abilities {
         }
     }
 
+    /// As a `capabilities` object.
+    pub fn declared(&self) -> String {
+        let mut parts = Vec::new();
+        if self.sampling {
+            parts.push(if self.sampling_tools { r#""sampling":{"tools":{}}"# } else { r#""sampling":{}"# });
+        }
+        if self.elicitation {
+            let both = r#""elicitation":{"form":{},"url":{}}"#;
+            parts.push(if self.elicitation_url { both } else { r#""elicitation":{"form":{}}"# });
+        }
+        if self.roots {
+            parts.push(r#""roots":{}"#);
+        }
+        format!("{{{}}}", parts.join(","))
+    }
+
     /// May this client be asked that? `params` decide where a method has two forms.
     pub fn cover(&self, method: &str, params: Option<&RawValue>) -> bool {
         #[derive(Deserialize, Default)]
@@ -130,10 +146,17 @@ impl Level {
     }
 }
 
+/// Whose voice it is when a client was asked for input by a result, and has not come back with it.
+pub const NOBODY: VoiceId = VoiceId(0);
+
 pub struct Session {
     pub id: SessionId,
-    /// None: the endpoint of all servers.
+    /// Where it was opened; none: the endpoint of all servers.
+    pub endpoint: Option<ServerId>,
+    /// What serves it: the server of its endpoint, or an instance of its own.
     pub server: Option<ServerId>,
+    /// By registered server: the instance of it that is this session's alone.
+    pub private: BTreeMap<ServerId, ServerId>,
     /// Whoever opened it; nobody else is in it.
     pub owner: Arc<str>,
     /// The servers its owner may see; empty: all.
@@ -141,7 +164,8 @@ pub struct Session {
     pub version: Version,
     pub abilities: Abilities,
     pub level: Option<Level>,
-    pub subscriptions: BTreeSet<String>,
+    /// Resources by the server that has them.
+    pub subscriptions: BTreeSet<(ServerId, String)>,
     pub log: EventLog,
     /// The open stream of what no request asked for.
     pub ears: Option<ConnId>,
@@ -186,11 +210,13 @@ pub struct Listening {
     pub tools: bool,
     pub prompts: bool,
     pub resources: bool,
-    pub uris: BTreeSet<String>,
+    /// Resources by the server that has them.
+    pub uris: BTreeSet<(ServerId, String)>,
 }
 
 /// One request of an MCP client that became a call.
 pub struct Errand {
+    pub server: ServerId,
     pub voice: VoiceId,
     pub session: Option<SessionId>,
     /// The client's own id and progress token, as it wrote them.
@@ -204,6 +230,26 @@ pub struct Errand {
     pub timeout_ms: u64,
     /// Who asked, for what is resumed without a session.
     pub owner: Arc<str>,
+    /// What is sent again, where the server is of the newer era and its client is not.
+    pub again: Option<Box<Again>>,
+}
+
+/// A request that may go out in rounds, each with more input.
+#[derive(Debug)]
+pub struct Again {
+    pub method: String,
+    pub params: Option<Box<RawValue>>,
+    pub rounds: u32,
+    /// The server's own state, as it wrote it.
+    pub state: Option<Box<RawValue>>,
+    pub answers: BTreeMap<String, Option<Box<RawValue>>>,
+}
+
+impl Again {
+    pub fn first(method: &str, params: Option<&RawValue>) -> Again {
+        let params = params.map(RawValue::to_owned);
+        Again { method: method.to_string(), params, rounds: 0, state: None, answers: BTreeMap::new() }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -235,6 +281,8 @@ pub struct Question {
     pub instance: InstanceId,
     /// The server's own id for it.
     pub id: Box<RawValue>,
+    /// It was no request but a result that asks for input under this key: the answer goes out with the next round.
+    pub input: Option<String>,
     pub method: String,
     pub params: Option<Box<RawValue>>,
     pub call: Option<CallId>,
@@ -278,10 +326,18 @@ impl Sessions {
         self.table.values()
     }
 
-    /// In a fixed order, so that a simulation can be replayed.
+    /// Those that were opened at the endpoint of a server.
+    pub fn at_endpoint(&self, server: ServerId) -> Vec<SessionId> {
+        self.sorted(|session| session.endpoint == Some(server))
+    }
+
     pub fn of_server(&self, server: ServerId) -> Vec<SessionId> {
-        let mut found: Vec<SessionId> =
-            self.table.values().filter(|session| session.server == Some(server)).map(|session| session.id).collect();
+        self.sorted(|session| session.server == Some(server))
+    }
+
+    /// In a fixed order, so that a simulation can be replayed.
+    pub fn sorted(&self, is: impl Fn(&Session) -> bool) -> Vec<SessionId> {
+        let mut found: Vec<SessionId> = self.table.values().filter(|s| is(s)).map(|session| session.id).collect();
         found.sort();
         found
     }
@@ -318,6 +374,7 @@ mod tests {
             ("[]", "roots/list", "{}", false),
         ] {
             let abilities = Abilities::of(&raw(capabilities));
+            assert_eq!(Abilities::of(&raw(&abilities.declared())), abilities, "{capabilities}");
             assert_eq!(abilities.cover(method, Some(&raw(params))), expected, "{capabilities} {method} {params}");
         }
     }

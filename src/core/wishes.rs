@@ -3,6 +3,7 @@
 
 use crate::core::Core;
 use crate::core::calls::Caller;
+use crate::core::server::Dialect;
 use crate::core::sessions::{Era, ErrandKind, Level};
 use crate::core::wording::{INVALID_PARAMS, METHOD_NOT_FOUND, rpc_error};
 use crate::ids::{ServerId, SessionId, VoiceId};
@@ -54,22 +55,32 @@ impl Core {
             return self.finish(voice, None, 200, rpc_error(id.get(), INVALID_PARAMS, message));
         };
         let Some(session) = self.sessions.get_mut(session_id) else { return };
+        let here = (server, uri);
+        let newer = self.servers.get(&server).is_some_and(|server| server.dialect == Dialect::Stateless);
         if method == "resources/unsubscribe" {
-            session.subscriptions.remove(&uri);
-            if self.is_wanted(server, &uri) {
+            session.subscriptions.remove(&here);
+            let wanted = self.is_wanted(server, &here.1);
+            if newer && !wanted {
+                self.listen_to(server);
+            }
+            if newer || wanted {
                 return self.finish(voice, None, 200, jsonrpc::result(id.get(), b"{}"));
             }
-            return self.forward(voice, session_id, server, id, method, params, ErrandKind::Unsubscribe(uri));
+            return self.forward(voice, session_id, server, id, method, params, ErrandKind::Unsubscribe(here.1));
         }
         if session.subscriptions.len() >= SUBSCRIPTIONS_MAX {
             let message = format!("a session has at most {SUBSCRIPTIONS_MAX} subscriptions");
             return self.finish(voice, None, 200, rpc_error(id.get(), INVALID_PARAMS, &message));
         }
-        if self.is_wanted(server, &uri) {
-            self.sessions.get_mut(session_id).expect("just seen").subscriptions.insert(uri);
+        let wanted = self.is_wanted(server, &here.1);
+        if newer || wanted {
+            self.sessions.get_mut(session_id).expect("just seen").subscriptions.insert(here);
+            if !wanted {
+                self.listen_to(server);
+            }
             return self.finish(voice, None, 200, jsonrpc::result(id.get(), b"{}"));
         }
-        self.forward(voice, session_id, server, id, method, params, ErrandKind::Subscribe(uri));
+        self.forward(voice, session_id, server, id, method, params, ErrandKind::Subscribe(here.1));
     }
 
     /// Does anybody still want to hear of this resource?
@@ -78,17 +89,22 @@ impl Core {
     }
 
     pub(super) fn wanted_uris(&self, server: ServerId) -> Vec<String> {
-        let of_sessions = self.sessions.iter().filter(|s| s.server == Some(server)).flat_map(|s| &s.subscriptions);
+        let of_sessions = self.sessions.iter().flat_map(|session| &session.subscriptions);
         let listening = self.voices.values().filter_map(|voice| voice.listening.as_ref());
-        let of_listeners = listening.filter(|l| l.server == Some(server)).flat_map(|l| &l.uris);
-        let mut uris: Vec<String> = of_sessions.chain(of_listeners).cloned().collect();
+        let of_all = of_sessions.chain(listening.flat_map(|listening| &listening.uris));
+        let mut uris: Vec<String> = of_all.filter(|(of, _)| *of == server).map(|(_, uri)| uri.clone()).collect();
         uris.sort();
         uris.dedup();
         uris
     }
 
     pub(super) fn unsubscribe_if_last(&mut self, server: ServerId, uri: &str) {
-        if !self.is_wanted(server, uri) {
+        if self.is_wanted(server, uri) {
+            return;
+        }
+        if self.servers.get(&server).is_some_and(|server| server.dialect == Dialect::Stateless) {
+            self.listen_to(server);
+        } else {
             self.tell_server(server, "resources/unsubscribe", &json!({ "uri": uri }).to_string());
         }
     }
@@ -96,13 +112,13 @@ impl Core {
     /// The most talkative level that anybody wants.
     pub(super) fn merge_level(&mut self, id: ServerId) {
         let of_sessions = self.sessions.iter().filter(|s| s.server == Some(id)).filter_map(|s| s.level);
-        let over_sessions = self.errands.iter().filter(|(_, errand)| errand.era == Era::StatelessOverSessions);
-        let of_errands = over_sessions
-            .filter(|(call, _)| self.calls.get(**call).is_some_and(|call| call.server == id))
-            .filter_map(|(_, errand)| errand.level);
+        let over_sessions = self.errands.values().filter(|errand| errand.era == Era::StatelessOverSessions);
+        let of_errands = over_sessions.filter(|errand| errand.server == id).filter_map(|errand| errand.level);
         let wanted = of_sessions.chain(of_errands).min();
         let Some(server) = self.servers.get_mut(&id) else { return };
-        let (Some(level), true) = (wanted, server.offers("logging")) else { return };
+        // A server without sessions is told with every request.
+        let takes = server.dialect == Dialect::Sessions && server.offers("logging");
+        let (Some(level), true) = (wanted, takes) else { return };
         if server.level != Some(level) && server.life.ready_instance().is_some() {
             server.level = Some(level);
             self.tell_server(id, "logging/setLevel", &json!({ "level": level.wire() }).to_string());

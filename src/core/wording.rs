@@ -47,8 +47,42 @@ pub(super) fn rpc_error(id: &str, code: i64, message: &str) -> Vec<u8> {
     jsonrpc::error(id, json!({ "code": code, "message": message }).to_string().as_bytes())
 }
 
-/// A fault of the daemon's own, as MCP clients read it: its name and its data under `data`.
+/// An answer before it is known under which id it is given.
+pub(super) struct Settled {
+    pub status: u16,
+    pub body: Body,
+}
+
+pub(super) enum Body {
+    Result(Vec<u8>),
+    Error(Vec<u8>),
+}
+
+impl Settled {
+    pub fn fault(fault: &Fault) -> Settled {
+        Settled { status: 200, body: Body::Error(fault_error(fault).into_bytes()) }
+    }
+
+    pub fn message(&self, id: &str) -> Vec<u8> {
+        match &self.body {
+            Body::Result(result) => jsonrpc::result(id, result),
+            Body::Error(error) => jsonrpc::error(id, error),
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        match &self.body {
+            Body::Result(text) | Body::Error(text) => text.len(),
+        }
+    }
+}
+
 pub(super) fn fault_message(id: &str, fault: &Fault) -> Vec<u8> {
+    jsonrpc::error(id, fault_error(fault).as_bytes())
+}
+
+/// A fault of the daemon's own, as MCP clients read it: its name and its data under `data`.
+fn fault_error(fault: &Fault) -> String {
     let code = match fault.code {
         Code::CallTimeout => -32001,
         Code::InvalidRequest | Code::UnknownField => INVALID_REQUEST,
@@ -84,8 +118,7 @@ pub(super) fn fault_message(id: &str, fault: &Fault) -> Vec<u8> {
     };
     let mut data = fault.data.clone();
     data.insert("code".to_string(), fault.code.wire().0.into());
-    let error = json!({ "code": code, "message": fault.message, "data": data });
-    jsonrpc::error(id, error.to_string().as_bytes())
+    json!({ "code": code, "message": fault.message, "data": data }).to_string()
 }
 
 /// How HTTP says what kind of error it is, where the version asks for that.

@@ -30,6 +30,8 @@ pub const BASE: &str = "/api/v1/mcp/servers";
 pub const RUDE: &str = include_str!("../fixtures/rude.py");
 /// Speaks both eras, and has a tool for everything a bridge can get wrong.
 pub const CONFORMANCE: &str = include_str!("../fixtures/conformance.mjs");
+/// Speaks 2026-07-28 and nothing older.
+pub const NEWER: &str = include_str!("../fixtures/newer.py");
 pub const STRICT: &str = include_str!("../fixtures/strict.py");
 pub const THREADS: &str = include_str!("../fixtures/threads.py");
 /// Small enough to have fifty of them.
@@ -338,6 +340,12 @@ impl Daemon {
         found.retain(|pid| world::command_of(*pid).is_some_and(|command| is_it(&command)));
         // Of a native container that is the first process, of gVisor the sentry; their children come after them.
         Pid::from_raw(*found.first().unwrap_or_else(|| panic!("no sandbox of {provider}\n{}", self.log_tail())))
+    }
+
+    /// How many native processes run `script` now.
+    pub fn processes(&self, script: &str) -> usize {
+        let is_it = |command: String| command.contains(script) && !command.contains(STDIOD);
+        world::descendants(self.pid()).into_iter().filter(|pid| world::command_of(*pid).is_some_and(is_it)).count()
     }
 
     // --- its end ---

@@ -1,0 +1,345 @@
+//! MCP in the core alone, where the order of things can be chosen: what comes before, after and instead of what a client
+//! expects. Whole daemons do the same over HTTP in `e2e_mcp.rs`.
+
+mod stage;
+
+use serde_json::{Value, json};
+use stage::{Child, Stage, request, someone};
+use stdiod::api::auth::Principal;
+use stdiod::core::contract::{Ask, Input};
+use stdiod::limits::{CONTENDED_QUESTION_TIMEOUT, PRIVATE_INSTANCES_MAX, SESSION_IDLE};
+
+fn tool(arguments: Value) -> Value {
+    json!({"name": "t", "arguments": arguments})
+}
+
+fn question(id: &str) -> Value {
+    json!({"jsonrpc": "2.0", "id": id, "method": "elicitation/create", "params": {"message": "?"}})
+}
+
+// --- calls that wait for input --------------------------------------------------------------------------------------
+
+/// A call of a client without a session whose server has asked something: the call, and the state to resume it with.
+fn suspended(stage: &mut Stage) -> ((stdiod::ids::InstanceId, Value), Value) {
+    let conn = stage.stateless(&someone(), "old", "tools/call", tool(json!({})));
+    let call = stage.asked("tools/call");
+    stage.say(call.0, &question("q"));
+    let asked = stage.answer(conn);
+    assert_eq!(asked["result"]["resultType"], "input_required", "{asked}");
+    (call, asked["result"]["requestState"].clone())
+}
+
+fn resumed(stage: &mut Stage, who: &Principal, state: &Value) -> Value {
+    let mut params = tool(json!({}));
+    params["requestState"] = state.clone();
+    params["inputResponses"] = json!({});
+    let conn = stage.stateless(who, "old", "tools/call", params);
+    stage.answer(conn)
+}
+
+#[test]
+fn an_answer_that_comes_before_its_client_is_back_is_kept_for_it() {
+    let mut stage = Stage::new();
+    stage.register("old", Child::Older, json!({}));
+    let (call, state) = suspended(&mut stage);
+    // It does not wait for the input after all, and the next call has its place at once.
+    stage.reply(&call, json!({"content": [{"type": "text", "text": "never mind"}]}));
+    let conn = stage.stateless(&someone(), "old", "tools/call", tool(json!({"n": 2})));
+    let next = stage.asked("tools/call");
+    stage.reply(&next, json!({"content": []}));
+    assert!(stage.is_answered(conn));
+
+    let stranger = Principal { name: "stranger".into(), ..someone() };
+    assert_eq!(resumed(&mut stage, &stranger, &state)["error"]["code"], -32602, "not another's");
+    let answer = resumed(&mut stage, &someone(), &state);
+    assert_eq!(answer["result"]["content"][0]["text"], "never mind", "{answer}");
+    assert_eq!(answer["result"]["resultType"], "complete");
+    assert_eq!(resumed(&mut stage, &someone(), &state)["error"]["code"], -32602, "once");
+}
+
+#[test]
+fn a_call_whose_client_does_not_come_back_makes_room_for_those_who_wait() {
+    let mut stage = Stage::new();
+    let timeouts = json!({"timeouts": {"request_ms": 300_000}});
+    stage.register("old", Child::Older, timeouts);
+    let (_, state) = suspended(&mut stage);
+    let patience_ms = CONTENDED_QUESTION_TIMEOUT.as_millis() as u64;
+    stage.pass(2 * patience_ms);
+    // Alone it may wait for minutes; from here on it is in somebody's way.
+    let conn = stage.stateless(&someone(), "old", "tools/call", tool(json!({"n": 2})));
+    stage.pass(patience_ms - 1);
+    assert!(!stage.written.iter().any(|(_, message)| message["method"] == "tools/call"));
+    stage.pass(1);
+    let next = stage.asked("tools/call");
+    assert_eq!(next.1["params"]["arguments"]["n"], 2);
+    stage.reply(&next, json!({"content": []}));
+    assert!(stage.is_answered(conn));
+    let late = resumed(&mut stage, &someone(), &state);
+    assert_eq!(late["error"]["data"]["code"], "call_timeout", "it is told what became of it: {late}");
+}
+
+// --- a server of the newer era only -----------------------------------------------------------------------------------
+
+#[test]
+fn a_client_with_a_session_uses_a_server_that_knows_none() {
+    let mut stage = Stage::new();
+    stage.register("new", Child::NewerOnly, json!({}));
+    let at = Some("new");
+    let (session, hello) = stage.try_session(at, json!({"elicitation": {}}));
+    let session = session.expect("a session");
+    assert_eq!(hello["result"]["serverInfo"]["name"], "new");
+    assert_eq!(hello["result"]["protocolVersion"], "2025-11-25");
+
+    let levelled = stage.post(at, session, &request(1, "logging/setLevel", json!({"level": "warning"})));
+    assert_eq!(stage.answer(levelled)["result"], json!({}));
+    let mut params = tool(json!({"x": 1}));
+    params["_meta"] = json!({"progressToken": "mine"});
+    let conn = stage.post(at, session, &request(7, "tools/call", params));
+    let first = stage.asked("tools/call");
+    let meta = &first.1["params"]["_meta"];
+    assert_eq!(meta["io.modelcontextprotocol/logLevel"], "warning");
+    assert_eq!(meta["io.modelcontextprotocol/clientCapabilities"], json!({"elicitation": {"form": {}}}));
+    assert_eq!(meta["progressToken"], first.1["id"], "a token of the daemon's");
+
+    // Two questions in one result: the client gets both, and the server its answers in one piece.
+    let wanted = json!({"method": "elicitation/create", "params": {"message": "?"}});
+    let required =
+        json!({"resultType": "input_required", "inputRequests": {"a": wanted, "b": wanted}, "requestState": "mine"});
+    stage.reply(&first, required);
+    let asked = stage.heard(conn);
+    assert_eq!(asked.len(), 2, "{asked:?}");
+    for (question, name) in asked.iter().zip(["Ada", "Bob"]) {
+        assert_eq!(question["method"], "elicitation/create");
+        let result = json!({"action": "accept", "content": {"name": name}});
+        stage.post(at, session, &json!({"jsonrpc": "2.0", "id": question["id"], "result": result}));
+    }
+    let second = stage.asked("tools/call");
+    assert_eq!(second.1["params"]["arguments"], json!({"x": 1}));
+    assert_eq!(second.1["params"]["requestState"], "mine");
+    assert_eq!(second.1["params"]["inputResponses"]["b"]["content"]["name"], "Bob");
+    let progress = json!({"progressToken": second.1["id"], "progress": 1});
+    stage.say(second.0, &json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": progress}));
+    stage.reply(&second, json!({"resultType": "complete", "content": [{"type": "text", "text": "Ada and Bob"}]}));
+    let answer = stage.answer(conn);
+    assert_eq!((&answer["id"], &answer["result"]["content"][0]["text"]), (&json!(7), &json!("Ada and Bob")));
+    assert!(answer["result"].get("resultType").is_none(), "{answer}");
+    assert_eq!(stage.heard(conn)[0]["params"]["progressToken"], "mine");
+}
+
+#[test]
+fn input_that_a_client_cannot_or_will_not_give_ends_its_call() {
+    let mut stage = Stage::new();
+    stage.register("new", Child::NewerOnly, json!({}));
+    let at = Some("new");
+    let required = |method: &str| json!({"resultType": "input_required", "inputRequests": {"a": {"method": method, "params": {}}}});
+    let session = stage.session(at, json!({"elicitation": {}}));
+    let conn = stage.post(at, session, &request(1, "tools/call", tool(json!({}))));
+    let call = stage.asked("tools/call");
+    stage.reply(&call, required("sampling/createMessage"));
+    assert!(stage.answer(conn)["error"]["message"].as_str().is_some_and(|why| why.contains("did not declare")));
+
+    let conn = stage.post(at, session, &request(2, "tools/call", tool(json!({}))));
+    let call = stage.asked("tools/call");
+    stage.reply(&call, required("elicitation/create"));
+    let question = stage.heard(conn).remove(0);
+    let refusal = json!({"code": -1, "message": "no"});
+    stage.post(at, session, &json!({"jsonrpc": "2.0", "id": question["id"], "error": refusal}));
+    assert!(stage.answer(conn)["error"]["message"].as_str().is_some_and(|why| why.contains("refused")));
+
+    // Cancelled between two rounds: nothing more is sent.
+    let conn = stage.post(at, session, &request(3, "tools/call", tool(json!({}))));
+    let call = stage.asked("tools/call");
+    stage.reply(&call, required("elicitation/create"));
+    let question = stage.heard(conn).remove(0);
+    let params = json!({"requestId": 3});
+    stage.post(at, session, &json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}));
+    stage.post(at, session, &json!({"jsonrpc": "2.0", "id": question["id"], "result": {"action": "accept"}}));
+    assert!(!stage.written.iter().any(|(_, message)| message["method"] == "tools/call"), "{:?}", stage.written);
+}
+
+#[test]
+fn a_server_that_knows_no_sessions_serves_subscriptions_and_plain_calls_too() {
+    let mut stage = Stage::new();
+    stage.register("new", Child::NewerOnly, json!({}));
+    assert_eq!(stage.running.len(), 1, "it needs no second instance");
+    let at = Some("new");
+    let session = stage.session(at, json!({}));
+    let ears = stage.listen(at, session);
+    stage.written.clear();
+    let conn = stage.post(at, session, &request(1, "resources/subscribe", json!({"uri": "x://a"})));
+    assert_eq!(stage.answer(conn)["result"], json!({}));
+    let (instance, listening) = stage.asked("subscriptions/listen");
+    assert_eq!(listening["params"]["notifications"]["resourceSubscriptions"], json!(["x://a"]));
+    let params = json!({"uri": "x://a", "_meta": {"io.modelcontextprotocol/subscriptionId": listening["id"]}});
+    stage.say(instance, &json!({"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": params}));
+    assert_eq!(stage.heard(ears)[0]["params"], json!({"uri": "x://a"}));
+
+    let conn = stage.stateless(&someone(), "new", "tools/call", {
+        let mut params = tool(json!({}));
+        params["_meta"] = json!({"io.modelcontextprotocol/protocolVersion": stage::STATELESS});
+        params
+    });
+    let call = stage.asked("tools/call");
+    stage.reply(&call, json!({"resultType": "complete", "content": []}));
+    assert_eq!(stage.answer(conn)["result"]["resultType"], "complete");
+    assert_eq!(stage.running.len(), 1);
+
+    // Over the REST API nobody knows of eras; the stage checks that the child is told.
+    let params = tool(json!({})).to_string();
+    let method = serde_json::from_str(r#""tools/call""#).unwrap();
+    let params = Some(serde_json::from_str(&params).unwrap());
+    stage.ask(&someone(), Ask::Call { server: stage::named("new"), method, params, timeout_ms: None });
+    assert_eq!(stage.asked("tools/call").1["params"]["name"], "t");
+}
+
+// --- instances of one session -----------------------------------------------------------------------------------------
+
+#[test]
+fn each_session_of_a_server_that_is_not_shared_has_its_own_instance() {
+    let mut stage = Stage::new();
+    stage.register("own", Child::Older, json!({"shared": false}));
+    let at = Some("own");
+    let (one, two) = (stage.session(at, json!({})), stage.session(at, json!({})));
+    assert_eq!(stage.running.len(), 3, "the server itself, and one for each");
+    let mut instances = Vec::new();
+    for session in [one, two, one] {
+        let conn = stage.post(at, session, &request(1, "tools/call", tool(json!({}))));
+        let call = stage.asked("tools/call");
+        instances.push(call.0);
+        stage.reply(&call, json!({"content": []}));
+        assert!(stage.answer(conn)["result"].is_object());
+    }
+    assert!(instances[0] == instances[2] && instances[0] != instances[1], "{instances:?}");
+
+    // What the one's instance tells is nothing to the other.
+    let (first, second) = (stage.listen(at, one), stage.listen(at, two));
+    let conn = stage.post(at, one, &request(2, "resources/subscribe", json!({"uri": "x://a"})));
+    let subscribe = stage.asked("resources/subscribe");
+    assert_eq!(subscribe.0, instances[0]);
+    stage.reply(&subscribe, json!({}));
+    assert_eq!(stage.answer(conn)["result"], json!({}));
+    for instance in &instances[..2] {
+        let message =
+            json!({"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": {"uri": "x://a"}});
+        stage.say(*instance, &message);
+    }
+    assert_eq!((stage.heard(first).len(), stage.heard(second).len()), (1, 0));
+
+    stage.end(at, one);
+    assert!(!stage.running.contains_key(&instances[0]) && stage.running.contains_key(&instances[1]));
+    stage.end(at, two);
+    assert_eq!(stage.running.len(), 1);
+}
+
+#[test]
+fn an_instance_of_a_session_goes_with_it_however_that_ends() {
+    let mut stage = Stage::new();
+    stage.register("own", Child::Older, json!({"shared": false, "restart_policy": "never"}));
+    let at = Some("own");
+    // By its idle timeout.
+    stage.session(at, json!({}));
+    assert_eq!(stage.running.len(), 2);
+    stage.pass(SESSION_IDLE.as_millis() as u64);
+    assert_eq!(stage.running.len(), 1);
+    // By the end of the instance itself, if it is not to be started again: the client is told to begin anew.
+    let session = stage.session(at, json!({}));
+    let instance = *stage.running.keys().last().expect("it runs");
+    stage.running.remove(&instance);
+    let exit = stdiod::core::contract::Exit { cause: stdiod::core::contract::ExitCause::Code(1), oom: false };
+    stage.handle(Input::Exited { instance, exit });
+    let conn = stage.post(at, session, &request(1, "ping", json!({})));
+    assert_eq!(stage.answer(conn)["error"]["data"]["code"], "not_found");
+    // At the endpoint of all servers it starts when it is first needed.
+    let joint = stage.session(None, json!({}));
+    assert_eq!(stage.running.len(), 1);
+    let conn = stage.post(None, joint, &request(1, "tools/call", json!({"name": "own__t"})));
+    assert_eq!(stage.running.len(), 2);
+    let call = stage.asked("tools/call");
+    stage.reply(&call, json!({"content": []}));
+    assert!(stage.answer(conn)["result"].is_object());
+    // And with its server.
+    let session = stage.session(at, json!({}));
+    assert_eq!(stage.running.len(), 3);
+    stage.delete("own");
+    assert!(stage.running.is_empty(), "{:?}", stage.running);
+    let conn = stage.post(at, session, &request(1, "ping", json!({})));
+    assert_eq!(stage.answer(conn)["error"]["data"]["code"], "not_found");
+    let conn = stage.post(None, joint, &request(1, "ping", json!({})));
+    assert_eq!(stage.answer(conn)["result"], json!({}));
+}
+
+#[test]
+fn instances_of_sessions_are_bounded_and_the_idlest_makes_room() {
+    let mut stage = Stage::new();
+    stage.register("own", Child::Older, json!({"shared": false}));
+    let at = Some("own");
+    let sessions: Vec<_> = (0..PRIVATE_INSTANCES_MAX)
+        .map(|_| {
+            stage.pass(1);
+            stage.session(at, json!({}))
+        })
+        .collect();
+    // The first listens and so is not idle; the second is.
+    stage.listen(at, sessions[0]);
+    stage.session(at, json!({}));
+    assert_eq!(stage.running.len(), PRIVATE_INSTANCES_MAX + 1);
+    for (session, there) in [(sessions[0], true), (sessions[1], false), (sessions[2], true)] {
+        let conn = stage.post(at, session, &request(1, "ping", json!({})));
+        assert_eq!(stage.answer(conn).get("result").is_some(), there);
+    }
+}
+
+// --- all servers at once ----------------------------------------------------------------------------------------------
+
+#[test]
+fn a_resource_that_two_servers_have_is_read_from_the_one_that_is_named() {
+    let mut stage = Stage::new();
+    for name in ["one", "two"] {
+        stage.register(name, Child::Older, json!({}));
+    }
+    let session = stage.session(None, json!({}));
+    let conn = stage.post(None, session, &request(1, "resources/list", json!({})));
+    let listed = stage.answer(conn);
+    let uris: Vec<&Value> = listed["result"]["resources"].as_array().unwrap().iter().map(|r| &r["uri"]).collect();
+    assert_eq!(uris, ["one:x://a", "two:x://a"]);
+    for (uri, server) in [("one:x://a", "one"), ("two:x://a", "two"), ("two__x://a", "two")] {
+        let conn = stage.post(None, session, &request(2, "resources/read", json!({"uri": uri})));
+        let read = stage.asked("resources/read");
+        assert_eq!((stage.running[&read.0].as_str(), &read.1["params"]["uri"]), (server, &json!("x://a")));
+        stage.reply(&read, json!({"contents": []}));
+        assert!(stage.answer(conn)["result"].is_object());
+    }
+    let conn = stage.post(None, session, &request(3, "resources/read", json!({"uri": "x://a"})));
+    let refused = stage.answer(conn);
+    assert_eq!(refused["error"]["code"], -32602);
+    assert!(refused["error"]["message"].as_str().unwrap().contains("one:x://a"), "{refused}");
+    // With one server left there is no doubt.
+    stage.delete("two");
+    stage.post(None, session, &request(4, "resources/read", json!({"uri": "x://a"})));
+    assert_eq!(stage.asked("resources/read").1["params"]["uri"], "x://a");
+}
+
+#[test]
+fn subscriptions_where_all_servers_are_offered_go_to_the_server_that_is_named() {
+    let mut stage = Stage::new();
+    for name in ["one", "two"] {
+        stage.register(name, Child::Older, json!({}));
+    }
+    let session = stage.session(None, json!({}));
+    let ears = stage.listen(None, session);
+    let conn = stage.post(None, session, &request(1, "resources/subscribe", json!({"uri": "two:x://a"})));
+    let subscribe = stage.asked("resources/subscribe");
+    assert_eq!((stage.running[&subscribe.0].as_str(), &subscribe.1["params"]["uri"]), ("two", &json!("x://a")));
+    stage.reply(&subscribe, json!({}));
+    assert_eq!(stage.answer(conn)["result"], json!({}));
+    stage.heard(ears);
+    let updated = json!({"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": {"uri": "x://a"}});
+    for instance in stage.running.keys().copied().collect::<Vec<_>>() {
+        stage.say(instance, &updated);
+    }
+    let heard = stage.heard(ears);
+    assert_eq!(heard.len(), 1, "{heard:?}");
+    assert_eq!(heard[0]["params"]["uri"], "two:x://a");
+    stage.end(None, session);
+    assert_eq!(stage.asked("resources/unsubscribe").0, subscribe.0);
+}

@@ -1,0 +1,296 @@
+//! The core on an empty stage: a store that takes everything, sandboxes that start at once, children that do their
+//! handshake by themselves and leave the rest to the test, and a clock that the test moves.
+
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use stdiod::api::auth::Principal;
+use stdiod::core::contract::{
+    Answer, Ask, Exit, ExitCause, Input, McpAsk, Now, Output, ServerRef, Snapshot, Stateless, StopSignal, StoreOutcome,
+    StreamEvent, Takes,
+};
+use stdiod::core::{Core, Settings};
+use stdiod::ids::{ConnId, InstanceId, SessionId};
+use stdiod::wire::jsonrpc;
+use stdiod::wire::lines::Line;
+
+pub const STATELESS: &str = "2026-07-28";
+
+/// What a child answers by itself.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Child {
+    Older,
+    NewerOnly,
+}
+
+pub struct Stage {
+    core: Core,
+    now: Now,
+    conns: u64,
+    children: BTreeMap<String, Child>,
+    /// The running instances, and what each was written and has not answered.
+    pub running: BTreeMap<InstanceId, String>,
+    pub written: Vec<(InstanceId, Value)>,
+    answers: BTreeMap<ConnId, Answer>,
+    events: BTreeMap<ConnId, Vec<Value>>,
+    ended: BTreeSet<ConnId>,
+}
+
+impl Stage {
+    pub fn new() -> Stage {
+        let core = Core::new(Settings {
+            default_provider: "crun".to_string(),
+            providers: vec!["crun".to_string()],
+            hosting: true,
+            admin_token_hash: [7; 32],
+            separator: "__".to_string(),
+            seed: [1; 32],
+            ..Settings::default()
+        });
+        let mut stage = Stage {
+            core,
+            now: Now { mono_ms: 1, unix_ms: 1_700_000_000_000 },
+            conns: 0,
+            children: BTreeMap::new(),
+            running: BTreeMap::new(),
+            written: Vec::new(),
+            answers: BTreeMap::new(),
+            events: BTreeMap::new(),
+            ended: BTreeSet::new(),
+        };
+        stage.handle(Input::Swept { providers: vec!["crun".to_string()], unusable: Vec::new() });
+        let snapshot = Box::new(Snapshot { servers: Vec::new(), tokens: Vec::new() });
+        stage.handle(Input::StoreOpened { snapshot: Some(snapshot) });
+        stage
+    }
+
+    pub fn register(&mut self, name: &str, child: Child, more: Value) {
+        self.children.insert(name.to_string(), child);
+        let mut definition = json!({"name": name, "rootfs": "host", "cmd": ["x"]});
+        definition.as_object_mut().unwrap().extend(more.as_object().expect("fields").clone());
+        let definition = stdiod::api::register::parse(definition.to_string().as_bytes()).expect("a valid definition");
+        let conn = self.ask(&someone(), Ask::Register { definition: Box::new(definition), wait: true });
+        assert!(matches!(self.answers.remove(&conn), Some(Answer::Registered(_))), "{name} is ready");
+    }
+
+    pub fn delete(&mut self, name: &str) {
+        let conn = self.ask(&someone(), Ask::Delete { server: named(name), volumes: false });
+        assert_eq!(self.answers.remove(&conn), Some(Answer::Deleted));
+    }
+
+    // --- clients ---
+
+    pub fn ask(&mut self, who: &Principal, ask: Ask<'_>) -> ConnId {
+        self.conns += 1;
+        let conn = ConnId(self.conns);
+        self.handle(Input::Asked { conn, who: who.clone(), ask });
+        conn
+    }
+
+    /// Opens a session; none: at the endpoint of all servers.
+    pub fn session(&mut self, server: Option<&str>, capabilities: Value) -> SessionId {
+        let (session, answer) = self.try_session(server, capabilities);
+        session.unwrap_or_else(|| panic!("{answer}"))
+    }
+
+    pub fn try_session(&mut self, server: Option<&str>, capabilities: Value) -> (Option<SessionId>, Value) {
+        let info = json!({"name": "test", "version": "1"});
+        let params = json!({"protocolVersion": "2025-11-25", "capabilities": capabilities, "clientInfo": info});
+        let conn = self.post_as(server, None, &request(0, "initialize", params));
+        match self.answers.remove(&conn) {
+            Some(Answer::Message { session, body, .. }) => (session, serde_json::from_slice(&body).expect("JSON")),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn post(&mut self, server: Option<&str>, session: SessionId, message: &Value) -> ConnId {
+        self.post_as(server, Some(session), message)
+    }
+
+    fn post_as(&mut self, server: Option<&str>, session: Option<SessionId>, message: &Value) -> ConnId {
+        let text = message.to_string();
+        let messages = vec![jsonrpc::parse(text.as_bytes()).expect("a message")];
+        let ask = McpAsk::Post { session, takes: Takes::Either, batch: false, messages };
+        self.ask(&someone(), Ask::Mcp { server: server.map(named), ask })
+    }
+
+    pub fn listen(&mut self, server: Option<&str>, session: SessionId) -> ConnId {
+        self.ask(&someone(), Ask::Mcp { server: server.map(named), ask: McpAsk::Listen { session, after: None } })
+    }
+
+    pub fn end(&mut self, server: Option<&str>, session: SessionId) {
+        let conn = self.ask(&someone(), Ask::Mcp { server: server.map(named), ask: McpAsk::End { session } });
+        assert_eq!(self.answers.remove(&conn), Some(Answer::SessionEnded));
+    }
+
+    /// A request of the version without sessions.
+    pub fn stateless(&mut self, who: &Principal, server: &str, method: &str, params: Value) -> ConnId {
+        let capabilities = json!({"elicitation": {}}).to_string();
+        let (params, id) = (params.to_string(), "1".to_string());
+        let request = Stateless {
+            id: serde_json::from_str(&id).unwrap(),
+            method: method.into(),
+            params: serde_json::from_str(&params).unwrap(),
+            capabilities: serde_json::from_str(&capabilities).unwrap(),
+            log_level: None,
+            param_headers: Vec::new(),
+        };
+        let ask = McpAsk::Stateless { request, takes: Takes::Either };
+        self.ask(who, Ask::Mcp { server: Some(named(server)), ask })
+    }
+
+    /// The message that answers a POST, plain or at the end of its stream.
+    pub fn answer(&mut self, conn: ConnId) -> Value {
+        match self.answers.remove(&conn) {
+            Some(Answer::Message { body, .. }) => serde_json::from_slice(&body).expect("JSON"),
+            Some(Answer::Stream { .. }) => {
+                let last = self.events.get_mut(&conn).and_then(Vec::pop).expect("an answer");
+                assert!(self.ended.contains(&conn), "{last} ends the stream");
+                last
+            }
+            Some(Answer::Result(result)) => serde_json::from_slice(&result).expect("JSON"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn is_answered(&self, conn: ConnId) -> bool {
+        self.answers.contains_key(&conn)
+    }
+
+    /// What has come on an open stream so far.
+    pub fn heard(&mut self, conn: ConnId) -> Vec<Value> {
+        self.events.remove(&conn).unwrap_or_default()
+    }
+
+    // --- children ---
+
+    /// The one request of that method that some instance has not answered.
+    pub fn asked(&mut self, method: &str) -> (InstanceId, Value) {
+        let at =
+            self.written.iter().position(|(_, message)| message["method"] == method && message.get("id").is_some());
+        let at = at.unwrap_or_else(|| panic!("no {method} in {:?}", self.written));
+        self.written.remove(at)
+    }
+
+    pub fn say(&mut self, instance: InstanceId, message: &Value) {
+        let text = message.to_string();
+        self.handle(Input::LineRead { instance, line: Line::Whole(text.as_bytes()) });
+    }
+
+    pub fn reply(&mut self, to: &(InstanceId, Value), result: Value) {
+        self.say(to.0, &json!({"jsonrpc": "2.0", "id": to.1["id"], "result": result}));
+    }
+
+    pub fn pass(&mut self, ms: u64) {
+        self.now.mono_ms += ms;
+        self.now.unix_ms += ms;
+        self.core.tick(self.now);
+        self.perform();
+    }
+
+    pub fn handle(&mut self, input: Input<'_>) {
+        self.core.handle(input, self.now);
+        self.perform();
+    }
+
+    fn perform(&mut self) {
+        while let Some(output) = self.core.poll_output() {
+            match output {
+                Output::Answer { conn, answer } => {
+                    if let Answer::Stream { events, .. } = &answer {
+                        events.iter().for_each(|event| self.event(conn, event));
+                    }
+                    self.answers.insert(conn, answer);
+                }
+                Output::Event { conn, event } => self.event(conn, &event),
+                Output::EndStream { conn } => _ = self.ended.insert(conn),
+                Output::Launch { instance, definition, .. } => {
+                    self.running.insert(instance, definition.name.clone());
+                    self.core.handle(Input::Launched { instance }, self.now);
+                }
+                Output::Write { instance, bytes } => {
+                    for line in bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+                        let message: Value = serde_json::from_slice(line).expect("JSON");
+                        self.take(instance, message);
+                    }
+                }
+                Output::Signal { instance, signal: StopSignal::Term | StopSignal::Kill } => {
+                    if self.running.remove(&instance).is_some() {
+                        let exit = Exit { cause: ExitCause::Code(0), oom: false };
+                        self.core.handle(Input::Exited { instance, exit }, self.now);
+                    }
+                }
+                Output::Store { seq, .. } => {
+                    self.core.handle(Input::StoreDone { seq, outcome: StoreOutcome::Committed }, self.now);
+                }
+                Output::Discard { .. }
+                | Output::News { .. }
+                | Output::Pull { .. }
+                | Output::AbandonPull { .. }
+                | Output::Knock { .. }
+                | Output::CloseStdin { .. }
+                | Output::RemoveVolumes { .. }
+                | Output::LogKeep { .. }
+                | Output::LogRestore { .. }
+                | Output::LogRemove { .. }
+                | Output::Exit => {}
+            }
+        }
+    }
+
+    fn event(&mut self, conn: ConnId, event: &StreamEvent) {
+        if let StreamEvent::Message { data, .. } = event {
+            self.events.entry(conn).or_default().push(serde_json::from_slice(data).expect("JSON"));
+        }
+    }
+
+    /// A child reads a line. It must not see what its era does not know.
+    fn take(&mut self, instance: InstanceId, message: Value) {
+        let name = self.running.get(&instance).cloned().unwrap_or_default();
+        let newer = self.children.get(&name) == Some(&Child::NewerOnly);
+        let capabilities = json!({"tools": {}, "resources": {"subscribe": true}, "logging": {}});
+        let result = match (message["method"].as_str(), newer) {
+            (Some("initialize"), true) => Err(-32022),
+            (Some("server/discover"), false) => Err(-32601),
+            (Some("initialize"), false) => {
+                let info = json!({"name": name, "version": "1"});
+                Ok(json!({"protocolVersion": "2025-11-25", "capabilities": capabilities, "serverInfo": info}))
+            }
+            (Some("server/discover"), true) => {
+                let meta = json!({"io.modelcontextprotocol/serverInfo": {"name": name, "version": "1"}});
+                let versions = json!([STATELESS]);
+                Ok(
+                    json!({"resultType": "complete", "supportedVersions": versions, "capabilities": capabilities, "_meta": meta}),
+                )
+            }
+            (Some("tools/list"), _) => Ok(json!({"tools": [{"name": "t"}]})),
+            (Some("resources/list"), _) => Ok(json!({"resources": [{"uri": "x://a", "name": "a"}]})),
+            (Some("resources/templates/list"), _) => Ok(json!({"resourceTemplates": []})),
+            (_, _) => {
+                let version = &message["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"];
+                let expected = if newer { json!(STATELESS) } else { Value::Null };
+                if message.get("id").is_some() && message.get("method").is_some() {
+                    assert_eq!(*version, expected, "{name} is told the era: {message}");
+                }
+                return self.written.push((instance, message));
+            }
+        };
+        let text = match result {
+            Ok(result) => json!({"jsonrpc": "2.0", "id": message["id"], "result": result}),
+            Err(code) => json!({"jsonrpc": "2.0", "id": message["id"], "error": {"code": code, "message": "no"}}),
+        };
+        let text = text.to_string();
+        self.core.handle(Input::LineRead { instance, line: Line::Whole(text.as_bytes()) }, self.now);
+    }
+}
+
+pub fn someone() -> Principal {
+    Principal::anonymous()
+}
+
+pub fn named(name: &str) -> ServerRef {
+    ServerRef::Name(name.to_string())
+}
+
+pub fn request(id: u64, method: &str, params: Value) -> Value {
+    json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
+}
