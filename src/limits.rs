@@ -102,9 +102,11 @@ pub const BATCH_MAX: usize = 64;
 /// Requests of one session that wait or are in flight.
 pub const SESSION_CALLS_MAX: usize = 256;
 pub const SUBSCRIPTIONS_MAX: usize = 64;
+/// The URIs of all subscriptions together.
+pub const SUBSCRIBED_BYTES_MAX: usize = 64 * MIB;
 /// A resource's URI, and any other word of the protocol that is kept.
 pub const URI_MAX: usize = 8 * KIB;
-/// Events kept for `Last-Event-ID`: per session (the newest always, whatever its size), and over all of them.
+/// Events kept for `Last-Event-ID`: per session (the newest whatever its size), and over all of them.
 pub const EVENT_LOG_BYTES: usize = 256 * KIB;
 pub const EVENT_LOG_COUNT: usize = 1024;
 pub const EVENT_LOGS_BYTES_MAX: usize = 256 * MIB;
@@ -127,6 +129,8 @@ pub const PRIVATE_INSTANCES_MAX: usize = 64;
 pub const INPUT_ROUNDS_MAX: u32 = 16;
 /// Questions of one instance that wait for an answer.
 pub const QUESTIONS_MAX: usize = 64;
+/// One that is kept until its client comes for it.
+pub const QUESTION_BYTES_MAX: usize = MIB;
 /// Open `subscriptions/listen` streams.
 pub const LISTENERS_MAX: usize = 4096;
 

@@ -12,6 +12,7 @@ use crate::core::log_ring::printable;
 use crate::core::parked::WaitOn;
 use crate::core::server::{Dialect, Face, Hello, Kin, Refusal};
 use crate::core::sessions::{Abilities, Again};
+use crate::core::wording::minted_token;
 use crate::core::{Core, Phase, Timer};
 use crate::ids::{CallId, ConnId, InstanceId, ServerId};
 use crate::limits::{LINE_MAX, LOG_LINE_MAX, QUEUED_BYTES_MAX, REQUEST_TIMEOUT_MAX, SERVER_INFO_MAX};
@@ -19,6 +20,7 @@ use crate::wire::jsonrpc::{self, Message, Reply, Torn};
 use crate::wire::lines::Line;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use std::borrow::Cow;
 
 /// What the daemon says of itself to every server: the newest version that has a handshake, and whatever any of its
 /// clients might be able to do. What a client did not declare is refused in its name (`questions.rs`).
@@ -45,7 +47,14 @@ impl Core {
     ) -> Result<(), Fault> {
         let newer = self.servers[&id].dialect == Dialect::Stateless;
         let (call_id, _) = self.submit(id, timeout_ms, Caller::Client(conn), |call| {
-            match newer.then(|| RawValue::from_string(in_newer_era(params, call))) {
+            // The client's own progress token might be another client's call.
+            let ours = match newer {
+                true => Some(in_newer_era(params, call)),
+                false => {
+                    minted_token(params, call).0.filter(|params| matches!(params, Cow::Owned(_))).map(Cow::into_owned)
+                }
+            };
+            match ours.map(RawValue::from_string) {
                 Some(Ok(params)) => jsonrpc::request(call, method, Some(&params)),
                 Some(Err(_)) | None => jsonrpc::request(call, method, params),
             }

@@ -60,6 +60,7 @@ impl Core {
             }
             Pending::TokenDelete { name, conn } => {
                 self.tokens.remove(&name);
+                self.end_clients_of(&name);
                 self.answer(conn, Answer::TokenRevoked);
             }
             Pending::Status { .. }

@@ -39,10 +39,31 @@ impl Core {
             Support::Yes(own) if own == parent => server.support = Support::Yes(own),
             Support::Yes(companion) => self.dismiss(companion),
             Support::Asked(companion) => {
+                // Not asked again at once: this server is about to go down itself.
+                self.refuse_held(parent);
                 self.dismiss(companion);
-                self.support_decided(parent, Support::Unknown);
             }
             Support::Unknown | Support::No => {}
+        }
+    }
+
+    /// A further instance has ended without anybody having asked for that, and nothing will start it again.
+    pub(super) fn kin_over(&mut self, id: ServerId) {
+        let Some(server) = self.servers.get(&id) else { return };
+        if !matches!(server.life.state(), State::Down | State::Failed) || server.removing.is_some() {
+            return;
+        }
+        match server.kin {
+            Kin::Registered => {}
+            Kin::Private { .. } => self.release_private(id, "its own instance has ended"),
+            // The next client has another.
+            Kin::Companion { of } => {
+                if let Some(parent) = self.servers.get_mut(&of).filter(|parent| parent.support == Support::Yes(id)) {
+                    parent.support = Support::Unknown;
+                }
+                self.not_spoken(id, of);
+                self.dismiss(id);
+            }
         }
     }
 

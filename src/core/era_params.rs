@@ -16,15 +16,28 @@ const OWN_KEYS: &str = "io.modelcontextprotocol/";
 
 /// The params for a server with sessions: without what only the other era knows, and with our own progress token.
 pub(super) fn without_era(params: &RawValue, call: u64) -> (String, Option<Box<RawValue>>) {
+    rewritten(params, call, |key| key != "inputResponses" && key != "requestState", |key| !key.starts_with(OWN_KEYS))
+}
+
+/// The params with each member once, and with our own progress token.
+pub(super) fn unambiguous(params: &RawValue, call: u64) -> (String, Option<Box<RawValue>>) {
+    rewritten(params, call, |_| true, |_| true)
+}
+
+fn rewritten(
+    params: &RawValue,
+    call: u64,
+    keeps: impl Fn(&str) -> bool,
+    keeps_in_meta: impl Fn(&str) -> bool,
+) -> (String, Option<Box<RawValue>>) {
     let Ok(mut members) = serde_json::from_str::<BTreeMap<String, &RawValue>>(params.get()) else {
         return (params.get().to_string(), None);
     };
-    members.remove("inputResponses");
-    members.remove("requestState");
+    members.retain(|key, _| keeps(key));
     let meta = members.remove("_meta");
     let mut meta: BTreeMap<String, &RawValue> =
         meta.and_then(|meta| serde_json::from_str(meta.get()).ok()).unwrap_or_default();
-    meta.retain(|key, _| !key.starts_with(OWN_KEYS));
+    meta.retain(|key, _| keeps_in_meta(key));
     let token = meta.remove("progressToken").map(RawValue::to_owned);
     let mut parts: Vec<String> = meta.iter().map(|(key, value)| format!("{}:{value}", json!(key))).collect();
     if token.is_some() {
@@ -231,7 +244,9 @@ pub(super) fn header_mismatch(
     if tools.is_empty() {
         return None;
     }
-    let wire: Wire = serde_json::from_str(params.get()).ok()?;
+    let Ok(wire) = serde_json::from_str::<Wire>(params.get()) else {
+        return Some("Mcp-Param-*: cannot be compared, because the params have no name or a member twice".to_string());
+    };
     let arguments = wire.arguments.unwrap_or_default();
     for HeaderParam { property, header } in tools.get(&wire.name)? {
         let value = match arguments.get(property) {
@@ -317,5 +332,7 @@ mod tests {
             let verdict = header_mismatch(&tools, &params, &given);
             assert_eq!(verdict.is_none(), fits, "{arguments} {headers:?}: {verdict:?}");
         }
+        let twice = raw(r#"{"name":"t","arguments":{"r":"eu"},"arguments":{"r":"us"}}"#);
+        assert!(header_mismatch(&tools, &twice, &[("region".into(), "eu".into())]).is_some());
     }
 }

@@ -4,7 +4,7 @@
 //! and what such clients listen to.
 
 use crate::api::auth::Principal;
-use crate::api::fault::{Code, Fault};
+use crate::api::fault::{Code, Fault, Outcome};
 use crate::core::Core;
 use crate::core::calls::Caller;
 use crate::core::contract::{Stateless, Takes};
@@ -15,7 +15,7 @@ use crate::core::wording::{
     INVALID_PARAMS, METHOD_NOT_FOUND, fault_message, minted_token, rpc_error, stateless_status,
 };
 use crate::ids::{CallId, ConnId, ServerId, VoiceId};
-use crate::limits::{LISTENERS_MAX, STREAM_AFTER};
+use crate::limits::{LISTENERS_MAX, QUEUED_BYTES_MAX, STREAM_AFTER, SUBSCRIBED_BYTES_MAX};
 use crate::wire::jsonrpc;
 use serde_json::json;
 use serde_json::value::RawValue;
@@ -123,12 +123,27 @@ impl Core {
     }
 
     fn hold(&mut self, server: ServerId, voice: VoiceId, request: OwnedRequest) {
+        let waiting = self.servers.values().flat_map(|server| &server.held);
+        let bytes: usize = waiting.map(|held| held.request.params.get().len()).sum();
         let known = self.servers.get_mut(&server).expect("found");
-        if known.held.len() >= known.definition.queue_max as usize {
+        let full = known.held.len() >= known.definition.queue_max as usize;
+        if full || bytes + self.calls.queued_bytes() > QUEUED_BYTES_MAX {
             let fault = Fault::new(Code::QueueFull, format!("{}: too many calls wait", known.definition.name));
             return self.finish(voice, None, 200, fault_message(request.id.get(), &fault));
         }
         known.held.push(Held { voice, request });
+    }
+
+    /// It will not be known in this life of the server.
+    pub(super) fn refuse_held(&mut self, server: ServerId) {
+        let Some(known) = self.servers.get_mut(&server) else { return };
+        known.support = Support::Unknown;
+        let fault =
+            Fault::new(Code::Unavailable, format!("{} was stopped or restarted meanwhile", known.definition.name));
+        let fault = fault.outcome(Outcome::NotSent).retry_after_ms(1_000);
+        for Held { voice, request } in std::mem::take(&mut known.held) {
+            self.finish(voice, None, 200, fault_message(request.id.get(), &fault));
+        }
     }
 
     /// It is known now how this server is to be served.
@@ -207,7 +222,7 @@ impl Core {
             owner: Arc::clone(&request.owner),
             again: None,
         };
-        self.errands.insert(call, errand);
+        self.insert_errand(call, errand);
         self.voices.get_mut(&voice).expect("it asks").calls.push(call);
     }
 
@@ -284,6 +299,10 @@ impl Core {
             Err(message) => return self.message(conn, 400, None, rpc_error(id, INVALID_PARAMS, &message)),
         };
         let mut filter = filter;
+        if self.subscribed_bytes() + filter.uris.iter().map(String::len).sum::<usize>() > SUBSCRIBED_BYTES_MAX {
+            let fault = Fault::new(Code::Unavailable, "the subscriptions of all clients are too large together");
+            return self.refuse_message(conn, Some(request.id), &fault);
+        }
         let uris = self.located(target, &who.servers, &mut filter.uris);
         let voice = self.open_voice(Some(conn), None, true, 1);
         self.open_stream(voice);
@@ -329,7 +348,13 @@ impl Core {
         match self.servers[&server].support {
             Support::Yes(companion) if !new.is_empty() => self.listen_to(companion),
             Support::Yes(_) | Support::Asked(_) => {}
-            Support::Unknown => self.start_companion(server),
+            Support::Unknown => {
+                // One that is stopped is not started for those who only listen.
+                let known = &self.servers[&server];
+                if known.desired_up && known.admits(self.now.mono_ms, self.now).is_ok() {
+                    self.start_companion(server);
+                }
+            }
             Support::No => {
                 for uri in new {
                     self.tell_server(server, "resources/subscribe", &json!({ "uri": uri }).to_string());

@@ -1,5 +1,5 @@
 //! What went over a session's streams, kept for a client that comes back with `Last-Event-ID`. Bounded in events and
-//! bytes, but the newest is always there: it may be the answer somebody waits for. Never knows who reads it.
+//! bytes, but the newest stays whatever its size: it may be the answer somebody waits for. Never knows who reads it.
 
 use crate::limits::{EVENT_LOG_BYTES, EVENT_LOG_COUNT};
 use std::collections::VecDeque;
@@ -47,11 +47,15 @@ impl EventLog {
     pub fn push(&mut self, stream: u32, data: Arc<[u8]>, room: usize) -> (EventId, isize) {
         let id = self.mark(stream);
         let before = self.bytes as isize;
-        self.bytes += data.len();
+        let size = data.len();
+        self.bytes += size;
         self.events.push_back((id, data));
-        let most = EVENT_LOG_BYTES.min(before as usize + room);
-        while self.events.len() > 1 && (self.bytes > most || self.events.len() > EVENT_LOG_COUNT) {
-            let (_, gone) = self.events.pop_front().expect("more than one");
+        let within = before as usize + room;
+        let most = EVENT_LOG_BYTES.min(within);
+        // The newest stays, however long it is, unless it does not even fit what all may have.
+        let least = usize::from(size <= within);
+        while self.events.len() > least && (self.bytes > most || self.events.len() > EVENT_LOG_COUNT) {
+            let (_, gone) = self.events.pop_front().expect("more than the least");
             self.bytes -= gone.len();
         }
         (id, self.bytes as isize - before)
@@ -105,5 +109,7 @@ mod tests {
         assert_eq!(log.after(EventId { seq: id.seq - 1, ..id }).count(), 1);
         log.push(0, data(10), 0);
         assert_eq!(log.bytes(), 10, "with no room left it keeps only the newest");
+        assert_eq!(log.push(0, data(11), 0).1, -10);
+        assert_eq!(log.bytes(), 0, "and not even that if it is too large for what all logs may have");
     }
 }

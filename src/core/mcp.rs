@@ -1,38 +1,26 @@
-//! MCP clients with a session: what they post, and the streams they open. Owns the meaning of their messages; what a
-//! server says back is routed in `fanout.rs` and `questions.rs`, and leaves through `voices.rs`. Invariant: a client
-//! reaches a session only if it is the one that opened it, at the endpoint where it did.
+//! MCP clients with a session (`admission.rs`): what they post, and the streams they open. Owns the meaning of their
+//! messages; what a server says back is routed in `fanout.rs` and `questions.rs`, and leaves through `voices.rs`.
+//! Invariant: a client reaches a session only if it is the one that opened it, at the endpoint where it did.
 
 use crate::api::auth::Principal;
 use crate::api::fault::{Code, Fault};
 use crate::core::calls::Caller;
 use crate::core::contract::{Answer, McpAsk, Output, ServerRef, StreamEvent, Takes};
 use crate::core::era_params::{Newer, older_result};
-use crate::core::event_log::{EventId, EventLog};
+use crate::core::event_log::EventId;
 use crate::core::parked::WaitOn;
 use crate::core::server::Dialect;
-use crate::core::sessions::{Abilities, Again, Era, Errand, ErrandKind, NOBODY, Session, Version, Voice};
+use crate::core::sessions::{Again, Era, Errand, ErrandKind, NOBODY, Version};
 use crate::core::wording::{
-    Body, INVALID_PARAMS, INVALID_REQUEST, Settled, fault_message, minted_token, rpc_error, stateless_error,
-    stateless_status,
+    Body, INVALID_REQUEST, Settled, fault_message, minted_token, rpc_error, stateless_error, stateless_status,
 };
 use crate::core::{Core, Timer};
 use crate::ids::{CallId, ConnId, ServerId, SessionId, VoiceId};
-use crate::limits::{KEEP_ALIVE, SESSION_CALLS_MAX, SESSION_IDLE, SESSIONS_MAX, STREAM_AFTER};
+use crate::limits::{KEEP_ALIVE, QUEUED_BYTES_MAX, SESSION_CALLS_MAX, STREAM_AFTER};
 use crate::wire::jsonrpc::{self, Message, Reply};
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-
-/// An `initialize` that waits for the server's own handshake.
-pub(super) struct Greeting {
-    id: Box<RawValue>,
-    owner: Arc<str>,
-    sees: Arc<[String]>,
-    version: Version,
-    abilities: Abilities,
-    takes: Takes,
-}
 
 impl Core {
     pub(super) fn mcp(&mut self, conn: ConnId, who: &Principal, server: Option<&ServerRef>, ask: McpAsk<'_>) {
@@ -94,168 +82,6 @@ impl Core {
         let session = session.ok_or_else(gone)?;
         session.used_ms = now_ms;
         Ok(session.version)
-    }
-
-    // --- a session begins and ends ------------------------------------------------------------------------------------
-
-    fn initialize(
-        &mut self,
-        conn: ConnId,
-        who: &Principal,
-        target: Option<ServerId>,
-        id: &RawValue,
-        params: Option<&RawValue>,
-        takes: Takes,
-    ) {
-        let greeting = match Greeting::read(id, params, who, takes) {
-            Ok(greeting) => greeting,
-            Err(message) => return self.message(conn, 200, None, rpc_error(id.get(), INVALID_PARAMS, &message)),
-        };
-        match target {
-            None => self.welcome(conn, None, greeting),
-            Some(server) if self.servers[&server].face.is_some() => self.welcome(conn, target, greeting),
-            Some(server) => {
-                let deadline_ms = self.now.mono_ms + self.servers[&server].definition.startup_timeout_ms;
-                if let Err(fault) = self.servers[&server].admits(deadline_ms, self.now) {
-                    return self.refuse_message(conn, Some(id), &fault);
-                }
-                self.greetings.insert(conn, greeting);
-                self.park(conn, WaitOn::Face(server), deadline_ms);
-            }
-        }
-    }
-
-    /// The server has told who it is, or will not: those who wait to be introduced need not wait any longer.
-    pub(super) fn answer_greeting(&mut self, conn: ConnId, server: ServerId) {
-        let Some(greeting) = self.greetings.remove(&conn) else { return };
-        self.parked.release(conn);
-        self.deadlines.cancel(Timer::Client(conn));
-        match self.servers.get(&server) {
-            Some(known) if known.face.is_some() => self.welcome(conn, Some(server), greeting),
-            Some(known) => {
-                let why = known.last_error.clone().unwrap_or_else(|| "it is not ready yet".to_string());
-                let message = format!("{} cannot be used now: {why}", known.definition.name);
-                let fault = Fault::new(Code::Unavailable, message).retry_after_ms(1_000);
-                self.refuse_message(conn, Some(&greeting.id), &fault);
-            }
-            None => self.refuse_message(conn, Some(&greeting.id), &Fault::new(Code::NotFound, "the server is gone")),
-        }
-    }
-
-    fn welcome(&mut self, conn: ConnId, server: Option<ServerId>, greeting: Greeting) {
-        let face = match server {
-            Some(id) => self.servers[&id].face.clone().expect("looked at before"),
-            None => self.own_face(),
-        };
-        let result = face.initialize_result(greeting.version);
-        let message = jsonrpc::result(greeting.id.get(), result.as_bytes());
-        let session = match self.open_session(server, &greeting) {
-            Ok(session) => session,
-            Err(fault) => return self.refuse_message(conn, Some(&greeting.id), &fault),
-        };
-        match greeting.takes {
-            Takes::Json | Takes::Either => self.message(conn, 200, Some(session), message),
-            Takes::Stream => {
-                let events = vec![StreamEvent::Message { id: None, data: message.into() }];
-                let answer = Answer::Stream { session: Some(session), events };
-                self.outputs.push_back(Output::Answer { conn, answer });
-                self.outputs.push_back(Output::EndStream { conn });
-            }
-        }
-    }
-
-    /// At a server that is not shared the session gets an instance of its own, which starts meanwhile.
-    pub(super) fn open_session(&mut self, at: Option<ServerId>, greeting: &Greeting) -> Result<SessionId, Fault> {
-        if self.sessions.len() >= SESSIONS_MAX {
-            let message = format!("{SESSIONS_MAX} sessions are open and busy");
-            let busy = || Fault::new(Code::Unavailable, message).retry_after_ms(10_000);
-            let idlest = self.sessions.idlest().ok_or_else(busy)?;
-            self.end_session(idlest, "it made room for another");
-        }
-        let id = SessionId(self.entropy.uuid());
-        self.sessions.insert(Session {
-            id,
-            endpoint: at,
-            server: at,
-            private: BTreeMap::new(),
-            owner: Arc::clone(&greeting.owner),
-            sees: Arc::clone(&greeting.sees),
-            version: greeting.version,
-            abilities: greeting.abilities,
-            level: None,
-            subscriptions: BTreeSet::new(),
-            log: EventLog::default(),
-            ears: None,
-            heard: 0,
-            streams: BTreeMap::new(),
-            streams_minted: 0,
-            calls: Vec::new(),
-            used_ms: self.now.mono_ms,
-            old_stream: false,
-        });
-        self.deadlines.set(Timer::Session(id), self.now.mono_ms + SESSION_IDLE.as_millis() as u64);
-        if let Some(server) = at {
-            match self.serving(id, server) {
-                Ok(serving) => self.sessions.get_mut(id).expect("just opened").server = Some(serving),
-                Err(fault) => {
-                    self.end_session(id, "there is no instance for it");
-                    return Err(fault);
-                }
-            }
-        }
-        Ok(id)
-    }
-
-    pub(super) fn session_elapsed(&mut self, id: SessionId) {
-        let Some(session) = self.sessions.get(id) else { return };
-        let idle_ms = SESSION_IDLE.as_millis() as u64;
-        let due_ms = if session.is_busy() { self.now.mono_ms + idle_ms } else { session.used_ms + idle_ms };
-        match due_ms <= self.now.mono_ms {
-            true => self.end_session(id, "it was idle for too long"),
-            false => self.deadlines.set(Timer::Session(id), due_ms),
-        }
-    }
-
-    pub(super) fn end_session(&mut self, id: SessionId, why: &str) {
-        let Some(session) = self.sessions.remove(id) else { return };
-        log::debug!("session of {} ended: {why}", session.owner);
-        self.deadlines.cancel(Timer::Session(id));
-        for call in &session.calls {
-            self.drop_errand(*call, "the session has ended");
-        }
-        if let Some(conn) = session.ears {
-            self.close_conn(conn);
-        }
-        for voice in self.voices_of(id) {
-            self.hang_up(voice);
-        }
-        for own in session.private.values() {
-            self.dismiss(*own);
-        }
-        if let Some(server) = session.server {
-            self.merge_level(server);
-        }
-        for (server, uri) in &session.subscriptions {
-            self.unsubscribe_if_last(*server, uri);
-        }
-    }
-
-    /// A server is gone for good, and with it everything that clients have open at it.
-    pub(super) fn forget_clients(&mut self, server: ServerId) {
-        for session in self.sessions.at_endpoint(server) {
-            self.end_session(session, "its server was removed or is not shared as before");
-        }
-        for session in self.sessions.sorted(|session| session.subscriptions.iter().any(|(of, _)| *of == server)) {
-            let known = self.sessions.get_mut(session).expect("just listed");
-            known.subscriptions.retain(|(of, _)| *of != server);
-        }
-        let listens = |voice: &Voice| voice.listening.as_ref().is_some_and(|l| l.server == Some(server));
-        let mut voices: Vec<VoiceId> =
-            self.voices.iter().filter(|(_, voice)| listens(voice)).map(|(id, _)| *id).collect();
-        voices.sort();
-        for voice in voices {
-            self.hang_up(voice);
-        }
     }
 
     // --- what a client posts ------------------------------------------------------------------------------------------
@@ -328,6 +154,11 @@ impl Core {
         }
         let (abilities, level, owner) = (session.abilities, session.level, Arc::clone(&session.owner));
         let newer = self.servers.get(&server).is_some_and(|server| server.dialect == Dialect::Stateless);
+        if newer && self.again_bytes > QUEUED_BYTES_MAX {
+            let fault =
+                Fault::new(Code::QueueFull, "the requests that wait are too large together").retry_after_ms(1_000);
+            return self.finish(voice, None, 200, fault_message(id.get(), &fault));
+        }
         let again = newer.then(|| Box::new(Again::first(method, params)));
         let sent = match &again {
             Some(again) => self.submit_newer(server, &Newer { abilities: &abilities, level }, again),
@@ -357,7 +188,7 @@ impl Core {
                     owner,
                     again,
                 };
-                self.errands.insert(call, errand);
+                self.insert_errand(call, errand);
                 self.sessions.get_mut(session_id).expect("just seen").calls.push(call);
                 self.voices.get_mut(&voice).expect("it asks").calls.push(call);
             }
@@ -498,12 +329,20 @@ impl Core {
         let Some(session) = errand.session.and_then(|id| self.sessions.get_mut(id)) else { return };
         match &errand.kind {
             ErrandKind::Subscribe(uri) => _ = session.subscriptions.insert((errand.server, uri.clone())),
-            ErrandKind::Unsubscribe(_) | ErrandKind::Plain | ErrandKind::Cacheable | ErrandKind::ReadResource => {}
+            // Again: the answer to a subscription may have come after it was given up.
+            ErrandKind::Unsubscribe(uri) => _ = session.subscriptions.remove(&(errand.server, uri.clone())),
+            ErrandKind::Plain | ErrandKind::Cacheable | ErrandKind::ReadResource => {}
         }
+    }
+
+    pub(super) fn insert_errand(&mut self, call: CallId, errand: Errand) {
+        self.again_bytes += errand.again.as_ref().map_or(0, |again| again.len());
+        self.errands.insert(call, errand);
     }
 
     pub(super) fn take_errand(&mut self, call: CallId) -> Option<Errand> {
         let errand = self.errands.remove(&call)?;
+        self.again_bytes -= errand.again.as_ref().map_or(0, |again| again.len());
         self.deadlines.cancel(Timer::Call(call));
         if let Some(session) = errand.session.and_then(|id| self.sessions.get_mut(id)) {
             session.calls.retain(|other| *other != call);
@@ -534,41 +373,5 @@ fn first_id<'a>(messages: &[Message<'a>]) -> Option<&'a RawValue> {
     match messages.first() {
         Some(Message::Request { id, .. }) => Some(id),
         Some(Message::Notification { .. } | Message::Reply { .. } | Message::Stray) | None => None,
-    }
-}
-
-impl Greeting {
-    fn read(id: &RawValue, params: Option<&RawValue>, who: &Principal, takes: Takes) -> Result<Greeting, String> {
-        let (version, abilities) = Greeting::declared(params)?;
-        Ok(Greeting { id: id.to_owned(), version, abilities, ..Greeting::before_hello(who, takes) })
-    }
-
-    /// Somebody of whom nothing is known yet but who they are.
-    pub(super) fn before_hello(who: &Principal, takes: Takes) -> Greeting {
-        Greeting {
-            id: RawValue::NULL.to_owned(),
-            owner: Arc::clone(&who.name),
-            sees: Arc::clone(&who.servers),
-            version: Version::NEWEST,
-            abilities: Abilities::default(),
-            takes,
-        }
-    }
-
-    /// What the params of an `initialize` say. A version that is not known here becomes the newest that is: the client
-    /// decides whether it can live with that.
-    pub(super) fn declared(params: Option<&RawValue>) -> Result<(Version, Abilities), String> {
-        #[derive(Deserialize)]
-        struct Wire<'a> {
-            #[serde(rename = "protocolVersion")]
-            protocol_version: Option<String>,
-            #[serde(borrow)]
-            capabilities: Option<&'a RawValue>,
-        }
-        let params = params.ok_or("params: protocolVersion, capabilities and clientInfo are required")?;
-        let wire: Wire<'_> = serde_json::from_str(params.get()).map_err(|_| "params: expected an object")?;
-        let version = wire.protocol_version.ok_or("protocolVersion: is required")?;
-        let abilities = wire.capabilities.map(Abilities::of).unwrap_or_default();
-        Ok((Version::of(&version).unwrap_or(Version::NEWEST), abilities))
     }
 }

@@ -20,6 +20,7 @@ pub mod server;
 pub mod sessions;
 pub mod settings;
 
+mod admission;
 mod aggregate;
 mod asks;
 mod bridge;
@@ -122,9 +123,11 @@ pub struct Core {
     voices: HashMap<VoiceId, Voice>,
     voices_minted: u64,
     errands: HashMap<CallId, Errand>,
+    /// Of requests that are kept to be sent again.
+    again_bytes: usize,
     /// By the id under which the client was asked.
     questions: HashMap<u64, Question>,
-    greetings: HashMap<ConnId, mcp::Greeting>,
+    greetings: HashMap<ConnId, admission::Greeting>,
     kept: suspended::KeptAnswers,
     deadlines: Deadlines<Timer>,
     tokens: Tokens,
@@ -159,6 +162,7 @@ impl Core {
             voices: HashMap::new(),
             voices_minted: 0,
             errands: HashMap::new(),
+            again_bytes: 0,
             questions: HashMap::new(),
             greetings: HashMap::new(),
             kept: suspended::KeptAnswers::default(),
@@ -344,7 +348,7 @@ impl Core {
         if failed {
             self.companion_failed(id);
         }
-        self.private_over(id);
+        self.kin_over(id);
     }
 
     fn act(&mut self, id: ServerId, action: Action) {

@@ -2,8 +2,8 @@
 //! long as its stream, and everything it gets comes over that stream. Never resumed: that version knows no event ids.
 
 use crate::api::auth::Principal;
+use crate::core::admission::Greeting;
 use crate::core::contract::{Answer, Output, StreamEvent, Takes};
-use crate::core::mcp::Greeting;
 use crate::core::parked::WaitOn;
 use crate::core::sessions::Version;
 use crate::core::wording::{INVALID_PARAMS, rpc_error};

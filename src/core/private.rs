@@ -4,7 +4,7 @@
 
 use crate::api::fault::{Code, Fault};
 use crate::core::Core;
-use crate::core::lifecycle::{Event, State};
+use crate::core::lifecycle::Event;
 use crate::core::server::{Kin, Server};
 use crate::ids::{ServerId, SessionId};
 use crate::limits::PRIVATE_INSTANCES_MAX;
@@ -64,14 +64,6 @@ impl Core {
         self.servers.values().filter(|server| matches!(server.kin, Kin::Private { .. }))
     }
 
-    /// Its life is over without anybody having asked for that, and nothing will start it again.
-    pub(super) fn private_over(&mut self, id: ServerId) {
-        let Some(server) = self.servers.get(&id) else { return };
-        if matches!(server.life.state(), State::Down | State::Failed) && server.removing.is_none() {
-            self.release_private(id, "its own instance has ended");
-        }
-    }
-
     /// The parent's life changes: whoever has an instance of the old one begins anew.
     pub(super) fn retire_private(&mut self, parent: ServerId) {
         let of_it = |server: &&Server| matches!(server.kin, Kin::Private { of, .. } if of == parent);
@@ -82,7 +74,7 @@ impl Core {
         }
     }
 
-    fn release_private(&mut self, id: ServerId, why: &str) {
+    pub(super) fn release_private(&mut self, id: ServerId, why: &str) {
         let Some(Kin::Private { of, session }) = self.servers.get(&id).map(|server| server.kin) else { return };
         match self.sessions.get_mut(session) {
             Some(known) if known.server == Some(id) => self.end_session(session, why),

@@ -7,7 +7,7 @@ use crate::core::fanout::Busy;
 use crate::core::sessions::{Era, Question};
 use crate::core::wording::METHOD_NOT_FOUND;
 use crate::ids::{CallId, InstanceId, ServerId, SessionId};
-use crate::limits::QUESTIONS_MAX;
+use crate::limits::{QUESTION_BYTES_MAX, QUESTIONS_MAX};
 use crate::wire::jsonrpc::{self, Reply};
 use serde_json::value::RawValue;
 
@@ -49,6 +49,13 @@ impl Core {
             return Err(format!("{QUESTIONS_MAX} questions wait for an answer already"));
         }
         let (voice, session, era) = (errand.voice, errand.session, errand.era);
+        // Only one that is asked by a result is kept until the client has come for it.
+        let kept = params.filter(|_| era == Era::StatelessOverSessions);
+        if kept.is_some_and(|params| params.get().len() > QUESTION_BYTES_MAX) {
+            return Err(format!(
+                "a question of more than {QUESTION_BYTES_MAX} bytes cannot be passed on to this client"
+            ));
+        }
         let number = self.calls.mint().0;
         let question = Question {
             server,
@@ -56,7 +63,7 @@ impl Core {
             id: id.to_owned(),
             input: None,
             method: method.to_string(),
-            params: params.map(RawValue::to_owned),
+            params: kept.map(RawValue::to_owned),
             call: Some(call),
             session,
         };

@@ -10,7 +10,7 @@ use crate::core::sessions::{Again, Errand, Question};
 use crate::core::wording::{Settled, rpc_error};
 use crate::core::{Core, Timer};
 use crate::ids::{CallId, ServerId};
-use crate::limits::{INPUT_ROUNDS_MAX, QUESTION_TIMEOUT, QUESTIONS_MAX};
+use crate::limits::{INPUT_ROUNDS_MAX, QUESTION_TIMEOUT, QUESTIONS_MAX, QUEUED_BYTES_MAX};
 use crate::wire::jsonrpc::{self, Reply};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -102,13 +102,14 @@ impl Core {
     pub(super) fn input_given(&mut self, round: CallId, key: &str, reply: &Reply<'_>) {
         let Some(again) = self.errands.get_mut(&round).and_then(|errand| errand.again.as_mut()) else { return };
         match reply {
-            Reply::Result(raw) => {
+            Reply::Result(raw) if self.again_bytes + raw.get().len() <= QUEUED_BYTES_MAX => {
+                self.again_bytes += raw.get().len();
                 again.answers.insert(key.to_string(), Some((*raw).to_owned()));
                 if again.answers.values().all(Option::is_some) {
                     self.next_round(round);
                 }
             }
-            Reply::Error { .. } | Reply::Neither => {
+            Reply::Result(_) | Reply::Error { .. } | Reply::Neither => {
                 let Some(errand) = self.take_errand(round) else { return };
                 let why = "the client has refused the input that the server needs";
                 self.finish(errand.voice, Some(round), 200, rpc_error(errand.id.get(), NO_INPUT, why));
@@ -140,7 +141,7 @@ impl Core {
             voice.calls.retain(|other| *other != from);
             voice.calls.push(to);
         }
-        self.errands.insert(to, errand);
+        self.insert_errand(to, errand);
     }
 
     /// Nobody has answered in time.

@@ -6,6 +6,7 @@ use crate::core::event_log::EventLog;
 use crate::ids::{CallId, ConnId, InstanceId, ServerId, SessionId, VoiceId};
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -246,6 +247,12 @@ pub struct Again {
 }
 
 impl Again {
+    pub fn len(&self) -> usize {
+        let answers = self.answers.values().flatten().map(|raw| raw.get().len()).sum::<usize>();
+        let kept = [&self.params, &self.state].into_iter().flatten().map(|raw| raw.get().len()).sum::<usize>();
+        answers + kept
+    }
+
     pub fn first(method: &str, params: Option<&RawValue>) -> Again {
         let params = params.map(RawValue::to_owned);
         Again { method: method.to_string(), params, rounds: 0, state: None, answers: BTreeMap::new() }
@@ -342,10 +349,14 @@ impl Sessions {
         found
     }
 
-    /// Whoever has been idle for longest and has nothing open.
+    /// Of those with nothing open, one of whoever has the most sessions, and of these the one that was idle for longest:
+    /// nobody loses a session to a client that opens ever more of them.
     pub fn idlest(&self) -> Option<SessionId> {
+        let mut owned: HashMap<&str, usize> = HashMap::new();
+        self.table.values().for_each(|session| *owned.entry(&session.owner).or_default() += 1);
         let idle = self.table.values().filter(|session| !session.is_busy());
-        idle.min_by_key(|session| (session.used_ms, session.id)).map(|session| session.id)
+        let first = |session: &&Session| (Reverse(owned[&*session.owner]), session.used_ms, session.id);
+        idle.min_by_key(first).map(|session| session.id)
     }
 }
 

@@ -1,13 +1,14 @@
 //! What clients have set at a server that they share: log levels and subscriptions. Each session has its own; the one
 //! process is told what covers them all, again after every restart, and no more once nobody wants it.
 
+use crate::api::fault::{Code, Fault};
 use crate::core::Core;
 use crate::core::calls::Caller;
 use crate::core::server::Dialect;
 use crate::core::sessions::{Era, ErrandKind, Level};
-use crate::core::wording::{INVALID_PARAMS, METHOD_NOT_FOUND, rpc_error};
+use crate::core::wording::{INVALID_PARAMS, METHOD_NOT_FOUND, fault_message, rpc_error};
 use crate::ids::{ServerId, SessionId, VoiceId};
-use crate::limits::{SUBSCRIPTIONS_MAX, TOOL_LIST_TIMEOUT, URI_MAX};
+use crate::limits::{SUBSCRIBED_BYTES_MAX, SUBSCRIPTIONS_MAX, TOOL_LIST_TIMEOUT, URI_MAX};
 use crate::wire::jsonrpc;
 use serde::Deserialize;
 use serde_json::json;
@@ -72,6 +73,10 @@ impl Core {
             let message = format!("a session has at most {SUBSCRIPTIONS_MAX} subscriptions");
             return self.finish(voice, None, 200, rpc_error(id.get(), INVALID_PARAMS, &message));
         }
+        if self.subscribed_bytes() + here.1.len() > SUBSCRIBED_BYTES_MAX {
+            let fault = Fault::new(Code::Unavailable, "the subscriptions of all clients are too large together");
+            return self.finish(voice, None, 200, fault_message(id.get(), &fault));
+        }
         let wanted = self.is_wanted(server, &here.1);
         if newer || wanted {
             self.sessions.get_mut(session_id).expect("just seen").subscriptions.insert(here);
@@ -85,14 +90,22 @@ impl Core {
 
     /// Does anybody still want to hear of this resource?
     pub(super) fn is_wanted(&self, server: ServerId, uri: &str) -> bool {
-        self.wanted_uris(server).iter().any(|wanted| wanted == uri)
+        self.subscriptions().any(|(of, wanted)| *of == server && wanted == uri)
+    }
+
+    fn subscriptions(&self) -> impl Iterator<Item = &(ServerId, String)> {
+        let of_sessions = self.sessions.iter().flat_map(|session| &session.subscriptions);
+        let listening = self.voices.values().filter_map(|voice| voice.listening.as_ref());
+        of_sessions.chain(listening.flat_map(|listening| &listening.uris))
+    }
+
+    pub(super) fn subscribed_bytes(&self) -> usize {
+        self.subscriptions().map(|(_, uri)| uri.len()).sum()
     }
 
     pub(super) fn wanted_uris(&self, server: ServerId) -> Vec<String> {
-        let of_sessions = self.sessions.iter().flat_map(|session| &session.subscriptions);
-        let listening = self.voices.values().filter_map(|voice| voice.listening.as_ref());
-        let of_all = of_sessions.chain(listening.flat_map(|listening| &listening.uris));
-        let mut uris: Vec<String> = of_all.filter(|(of, _)| *of == server).map(|(_, uri)| uri.clone()).collect();
+        let mut uris: Vec<String> =
+            self.subscriptions().filter(|(of, _)| *of == server).map(|(_, uri)| uri.clone()).collect();
         uris.sort();
         uris.dedup();
         uris

@@ -2,6 +2,7 @@
 //! pipe and theirs on the wire. Only words; decides nothing and keeps nothing.
 
 use crate::api::fault::{Code, Fault};
+use crate::core::era_params::unambiguous;
 use crate::core::server::Face;
 use crate::core::sessions::{Era, Errand, ErrandKind, Version};
 use crate::wire::jsonrpc;
@@ -28,18 +29,26 @@ pub(super) fn minted_token(params: Option<&RawValue>, call: u64) -> (Option<Cow<
         token: Option<&'a RawValue>,
     }
     let Some(raw) = params else { return (None, None) };
-    let untouched = (Some(Cow::Borrowed(raw.get())), None);
-    if memmem::find(raw.get().as_bytes(), b"progressToken").is_none() {
-        return untouched;
+    let text = raw.get();
+    // A key can be written in escapes, too.
+    if memmem::find(text.as_bytes(), b"progressToken").is_none() && memmem::find(text.as_bytes(), b"\\u").is_none() {
+        return (Some(Cow::Borrowed(text)), None);
     }
-    let meta = serde_json::from_str::<Params<'_>>(raw.get()).ok().and_then(|params| params.meta);
-    let token = meta.and_then(|meta| serde_json::from_str::<Meta<'_>>(meta.get()).ok()).and_then(|meta| meta.token);
-    match token {
-        Some(token) => {
-            let params = jsonrpc::spliced(raw.get(), token.get(), &call.to_string());
+    let found = serde_json::from_str::<Params<'_>>(text).and_then(|params| match params.meta {
+        Some(meta) => serde_json::from_str::<Meta<'_>>(meta.get()).map(|meta| meta.token),
+        None => Ok(None),
+    });
+    match found {
+        Ok(None) => (Some(Cow::Borrowed(text)), None),
+        Ok(Some(token)) => {
+            let params = jsonrpc::spliced(text, token.get(), &call.to_string());
             (Some(Cow::Owned(params)), Some(token.to_owned()))
         }
-        None => untouched,
+        // A member stands there twice, and nobody knows which of them the server will take: it gets one.
+        Err(_) => {
+            let (params, token) = unambiguous(raw, call);
+            (Some(Cow::Owned(params)), token)
+        }
     }
 }
 
@@ -154,5 +163,38 @@ impl Face {
             self.capabilities,
             self.server_info
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn raw(text: &str) -> Box<RawValue> {
+        RawValue::from_string(text.to_string()).unwrap()
+    }
+
+    #[test]
+    fn no_progress_token_of_a_client_reaches_a_server_however_it_is_written() {
+        for (params, expected, token) in [
+            (
+                r#"{"a": 1.0,"_meta":{"x":1, "progressToken" : "t"}}"#,
+                r#"{"a": 1.0,"_meta":{"x":1, "progressToken" : 7}}"#,
+                "\"t\"",
+            ),
+            (r#"{"_meta":{"progress\u0054oken":3}}"#, r#"{"_meta":{"progress\u0054oken":7}}"#, "3"),
+            (r#"{"\u005fmeta":{"progressToken":3}}"#, r#"{"\u005fmeta":{"progressToken":7}}"#, "3"),
+            (r#"{"_meta":{"progressToken":1,"progressToken":2}}"#, r#"{"_meta":{"progressToken":7}}"#, "2"),
+            (r#"{"_meta":{},"_meta":{"progressToken":2},"a":1.0}"#, r#"{"a":1.0,"_meta":{"progressToken":7}}"#, "2"),
+        ] {
+            let params = raw(params);
+            let (written, own) = minted_token(Some(&params), 7);
+            assert_eq!((written.as_deref(), own.unwrap().get()), (Some(expected), token), "{params}");
+        }
+        for params in [r#"{"arguments":{"progressToken":1}}"#, r#"{"_meta":{},"b":"\u0041"}"#, r#"["progressToken"]"#] {
+            let params = raw(params);
+            let (written, own) = minted_token(Some(&params), 7);
+            assert_eq!((written.as_deref(), own.is_none()), (Some(params.get()), true));
+        }
     }
 }

@@ -78,6 +78,41 @@ fn a_call_whose_client_does_not_come_back_makes_room_for_those_who_wait() {
     assert_eq!(late["error"]["data"]["code"], "call_timeout", "it is told what became of it: {late}");
 }
 
+#[test]
+fn a_server_that_is_stopped_while_it_is_asked_for_its_era_leaves_nothing_running() {
+    for remove in [false, true] {
+        let mut stage = Stage::new();
+        stage.register("old", Child::Reticent, json!({}));
+        let conn = stage.stateless(&someone(), "old", "tools/call", tool(json!({})));
+        assert_eq!(stage.running.len(), 2, "an instance is asked, and the call waits for what it says");
+        match remove {
+            true => stage.delete("old"),
+            false => _ = stage.ask(&someone(), Ask::Stop { server: stage::named("old") }),
+        }
+        assert!(stage.running.is_empty(), "{:?}", stage.running);
+        let refused = stage.answer(conn);
+        assert_eq!(refused["error"]["data"]["outcome"], "not_sent", "{refused}");
+    }
+}
+
+#[test]
+fn whoever_loses_its_token_hears_nothing_more() {
+    let mut stage = Stage::new();
+    stage.register("old", Child::Older, json!({}));
+    let scopes = vec!["mcp:call".to_string()];
+    stage.ask(&someone(), Ask::TokenCreate { name: "guest".to_string(), scopes, servers: Vec::new() });
+    let kept = stage.session(Some("old"), json!({}));
+    let kept_ears = stage.listen(Some("old"), kept);
+    stage.who = Principal { name: "guest".into(), ..someone() };
+    let session = stage.session(Some("old"), json!({}));
+    let ears = stage.listen(Some("old"), session);
+    let params = json!({"notifications": {"toolsListChanged": true}});
+    let listening = stage.stateless(&stage.who.clone(), "old", "subscriptions/listen", params);
+    assert!(!stage.has_ended(ears) && !stage.has_ended(listening));
+    stage.ask(&someone(), Ask::TokenRevoke { name: "guest".to_string() });
+    assert!(stage.has_ended(ears) && stage.has_ended(listening) && !stage.has_ended(kept_ears));
+}
+
 // --- a server of the newer era only -----------------------------------------------------------------------------------
 
 #[test]

@@ -19,6 +19,8 @@ pub const STATELESS: &str = "2026-07-28";
 #[derive(Clone, Copy, PartialEq)]
 pub enum Child {
     Older,
+    /// As above, but silent when it is asked for the newer era.
+    Reticent,
     NewerOnly,
 }
 
@@ -26,6 +28,8 @@ pub struct Stage {
     core: Core,
     now: Now,
     conns: u64,
+    /// Whose sessions are opened and used.
+    pub who: Principal,
     children: BTreeMap<String, Child>,
     /// The running instances, and what each was written and has not answered.
     pub running: BTreeMap<InstanceId, String>,
@@ -50,6 +54,7 @@ impl Stage {
             core,
             now: Now { mono_ms: 1, unix_ms: 1_700_000_000_000 },
             conns: 0,
+            who: someone(),
             children: BTreeMap::new(),
             running: BTreeMap::new(),
             written: Vec::new(),
@@ -110,11 +115,12 @@ impl Stage {
         let text = message.to_string();
         let messages = vec![jsonrpc::parse(text.as_bytes()).expect("a message")];
         let ask = McpAsk::Post { session, takes: Takes::Either, batch: false, messages };
-        self.ask(&someone(), Ask::Mcp { server: server.map(named), ask })
+        self.ask(&self.who.clone(), Ask::Mcp { server: server.map(named), ask })
     }
 
     pub fn listen(&mut self, server: Option<&str>, session: SessionId) -> ConnId {
-        self.ask(&someone(), Ask::Mcp { server: server.map(named), ask: McpAsk::Listen { session, after: None } })
+        let ask = McpAsk::Listen { session, after: None };
+        self.ask(&self.who.clone(), Ask::Mcp { server: server.map(named), ask })
     }
 
     pub fn end(&mut self, server: Option<&str>, session: SessionId) {
@@ -150,6 +156,11 @@ impl Stage {
             Some(Answer::Result(result)) => serde_json::from_slice(&result).expect("JSON"),
             other => panic!("{other:?}"),
         }
+    }
+
+    /// No more will come on that stream.
+    pub fn has_ended(&self, conn: ConnId) -> bool {
+        self.ended.contains(&conn)
     }
 
     pub fn is_answered(&self, conn: ConnId) -> bool {
@@ -250,6 +261,7 @@ impl Stage {
         let capabilities = json!({"tools": {}, "resources": {"subscribe": true}, "logging": {}});
         let result = match (message["method"].as_str(), newer) {
             (Some("initialize"), true) => Err(-32022),
+            (Some("server/discover"), _) if self.children.get(&name) == Some(&Child::Reticent) => return,
             (Some("server/discover"), false) => Err(-32601),
             (Some("initialize"), false) => {
                 let info = json!({"name": name, "version": "1"});

@@ -1,0 +1,245 @@
+//! How MCP sessions begin and end. An `initialize` is answered from the server's own handshake, or waits for it; a session
+//! ends by its client, by being idle, to make room, with its server, or with its token. Owns who waits to be introduced.
+//! Invariant: whatever a session had open or set ends with it.
+
+use crate::api::auth::Principal;
+use crate::api::fault::{Code, Fault};
+use crate::core::contract::{Answer, Output, StreamEvent, Takes};
+use crate::core::event_log::EventLog;
+use crate::core::parked::WaitOn;
+use crate::core::sessions::{Abilities, Session, Version, Voice};
+use crate::core::wording::{INVALID_PARAMS, rpc_error};
+use crate::core::{Core, Timer};
+use crate::ids::{ConnId, ServerId, SessionId, VoiceId};
+use crate::limits::{SESSION_IDLE, SESSIONS_MAX};
+use crate::wire::jsonrpc;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// An `initialize` that waits for the server's own handshake.
+pub(super) struct Greeting {
+    id: Box<RawValue>,
+    owner: Arc<str>,
+    sees: Arc<[String]>,
+    version: Version,
+    abilities: Abilities,
+    takes: Takes,
+}
+
+impl Core {
+    pub(super) fn initialize(
+        &mut self,
+        conn: ConnId,
+        who: &Principal,
+        target: Option<ServerId>,
+        id: &RawValue,
+        params: Option<&RawValue>,
+        takes: Takes,
+    ) {
+        let greeting = match Greeting::read(id, params, who, takes) {
+            Ok(greeting) => greeting,
+            Err(message) => return self.message(conn, 200, None, rpc_error(id.get(), INVALID_PARAMS, &message)),
+        };
+        match target {
+            None => self.welcome(conn, None, greeting),
+            Some(server) if self.servers[&server].face.is_some() => self.welcome(conn, target, greeting),
+            Some(server) => {
+                let deadline_ms = self.now.mono_ms + self.servers[&server].definition.startup_timeout_ms;
+                if let Err(fault) = self.servers[&server].admits(deadline_ms, self.now) {
+                    return self.refuse_message(conn, Some(id), &fault);
+                }
+                self.greetings.insert(conn, greeting);
+                self.park(conn, WaitOn::Face(server), deadline_ms);
+            }
+        }
+    }
+
+    /// The server has told who it is, or will not: those who wait to be introduced need not wait any longer.
+    pub(super) fn answer_greeting(&mut self, conn: ConnId, server: ServerId) {
+        let Some(greeting) = self.greetings.remove(&conn) else { return };
+        self.parked.release(conn);
+        self.deadlines.cancel(Timer::Client(conn));
+        match self.servers.get(&server) {
+            Some(known) if known.face.is_some() => self.welcome(conn, Some(server), greeting),
+            Some(known) => {
+                let why = known.last_error.clone().unwrap_or_else(|| "it is not ready yet".to_string());
+                let message = format!("{} cannot be used now: {why}", known.definition.name);
+                let fault = Fault::new(Code::Unavailable, message).retry_after_ms(1_000);
+                self.refuse_message(conn, Some(&greeting.id), &fault);
+            }
+            None => self.refuse_message(conn, Some(&greeting.id), &Fault::new(Code::NotFound, "the server is gone")),
+        }
+    }
+
+    fn welcome(&mut self, conn: ConnId, server: Option<ServerId>, greeting: Greeting) {
+        let face = match server {
+            Some(id) => self.servers[&id].face.clone().expect("looked at before"),
+            None => self.own_face(),
+        };
+        let result = face.initialize_result(greeting.version);
+        let message = jsonrpc::result(greeting.id.get(), result.as_bytes());
+        let session = match self.open_session(server, &greeting) {
+            Ok(session) => session,
+            Err(fault) => return self.refuse_message(conn, Some(&greeting.id), &fault),
+        };
+        match greeting.takes {
+            Takes::Json | Takes::Either => self.message(conn, 200, Some(session), message),
+            Takes::Stream => {
+                let events = vec![StreamEvent::Message { id: None, data: message.into() }];
+                let answer = Answer::Stream { session: Some(session), events };
+                self.outputs.push_back(Output::Answer { conn, answer });
+                self.outputs.push_back(Output::EndStream { conn });
+            }
+        }
+    }
+
+    /// At a server that is not shared the session gets an instance of its own, which starts meanwhile.
+    pub(super) fn open_session(&mut self, at: Option<ServerId>, greeting: &Greeting) -> Result<SessionId, Fault> {
+        if self.sessions.len() >= SESSIONS_MAX {
+            let message = format!("{SESSIONS_MAX} sessions are open and busy");
+            let busy = || Fault::new(Code::Unavailable, message).retry_after_ms(10_000);
+            let idlest = self.sessions.idlest().ok_or_else(busy)?;
+            self.end_session(idlest, "it made room for another");
+        }
+        let id = SessionId(self.entropy.uuid());
+        self.sessions.insert(Session {
+            id,
+            endpoint: at,
+            server: at,
+            private: BTreeMap::new(),
+            owner: Arc::clone(&greeting.owner),
+            sees: Arc::clone(&greeting.sees),
+            version: greeting.version,
+            abilities: greeting.abilities,
+            level: None,
+            subscriptions: BTreeSet::new(),
+            log: EventLog::default(),
+            ears: None,
+            heard: 0,
+            streams: BTreeMap::new(),
+            streams_minted: 0,
+            calls: Vec::new(),
+            used_ms: self.now.mono_ms,
+            old_stream: false,
+        });
+        self.deadlines.set(Timer::Session(id), self.now.mono_ms + SESSION_IDLE.as_millis() as u64);
+        if let Some(server) = at {
+            match self.serving(id, server) {
+                Ok(serving) => self.sessions.get_mut(id).expect("just opened").server = Some(serving),
+                Err(fault) => {
+                    self.end_session(id, "there is no instance for it");
+                    return Err(fault);
+                }
+            }
+        }
+        Ok(id)
+    }
+
+    pub(super) fn session_elapsed(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.get(id) else { return };
+        let idle_ms = SESSION_IDLE.as_millis() as u64;
+        let due_ms = if session.is_busy() { self.now.mono_ms + idle_ms } else { session.used_ms + idle_ms };
+        match due_ms <= self.now.mono_ms {
+            true => self.end_session(id, "it was idle for too long"),
+            false => self.deadlines.set(Timer::Session(id), due_ms),
+        }
+    }
+
+    pub(super) fn end_session(&mut self, id: SessionId, why: &str) {
+        let Some(session) = self.sessions.remove(id) else { return };
+        log::debug!("session of {} ended: {why}", session.owner);
+        self.deadlines.cancel(Timer::Session(id));
+        for call in &session.calls {
+            self.drop_errand(*call, "the session has ended");
+        }
+        if let Some(conn) = session.ears {
+            self.close_conn(conn);
+        }
+        for voice in self.voices_of(id) {
+            self.hang_up(voice);
+        }
+        for own in session.private.values() {
+            self.dismiss(*own);
+        }
+        if let Some(server) = session.server {
+            self.merge_level(server);
+        }
+        for (server, uri) in &session.subscriptions {
+            self.unsubscribe_if_last(*server, uri);
+        }
+    }
+
+    /// A server is gone for good, and with it everything that clients have open at it.
+    pub(super) fn forget_clients(&mut self, server: ServerId) {
+        for session in self.sessions.at_endpoint(server) {
+            self.end_session(session, "its server was removed or is not shared as before");
+        }
+        for session in self.sessions.sorted(|session| session.subscriptions.iter().any(|(of, _)| *of == server)) {
+            let known = self.sessions.get_mut(session).expect("just listed");
+            known.subscriptions.retain(|(of, _)| *of != server);
+        }
+        let listens = |voice: &Voice| voice.listening.as_ref().is_some_and(|l| l.server == Some(server));
+        let mut voices: Vec<VoiceId> =
+            self.voices.iter().filter(|(_, voice)| listens(voice)).map(|(id, _)| *id).collect();
+        voices.sort();
+        for voice in voices {
+            self.hang_up(voice);
+        }
+    }
+
+    /// A token was revoked: whoever used it hears nothing more.
+    pub(super) fn end_clients_of(&mut self, owner: &str) {
+        for session in self.sessions.sorted(|session| &*session.owner == owner) {
+            self.end_session(session, "its token was revoked");
+        }
+        let theirs = |voice: &Voice| voice.listening.as_ref().is_some_and(|listening| &*listening.owner == owner);
+        let mut voices: Vec<VoiceId> =
+            self.voices.iter().filter(|(_, voice)| theirs(voice)).map(|(id, _)| *id).collect();
+        voices.sort();
+        for voice in voices {
+            let listening = self.voices.get_mut(&voice).and_then(|voice| voice.listening.take());
+            self.hang_up(voice);
+            if let Some(listening) = listening {
+                self.stopped_listening(&listening);
+            }
+        }
+    }
+}
+
+impl Greeting {
+    fn read(id: &RawValue, params: Option<&RawValue>, who: &Principal, takes: Takes) -> Result<Greeting, String> {
+        let (version, abilities) = Greeting::declared(params)?;
+        Ok(Greeting { id: id.to_owned(), version, abilities, ..Greeting::before_hello(who, takes) })
+    }
+
+    /// Somebody of whom nothing is known yet but who they are.
+    pub(super) fn before_hello(who: &Principal, takes: Takes) -> Greeting {
+        Greeting {
+            id: RawValue::NULL.to_owned(),
+            owner: Arc::clone(&who.name),
+            sees: Arc::clone(&who.servers),
+            version: Version::NEWEST,
+            abilities: Abilities::default(),
+            takes,
+        }
+    }
+
+    /// What the params of an `initialize` say. A version that is not known here becomes the newest that is: the client
+    /// decides whether it can live with that.
+    pub(super) fn declared(params: Option<&RawValue>) -> Result<(Version, Abilities), String> {
+        #[derive(Deserialize)]
+        struct Wire<'a> {
+            #[serde(rename = "protocolVersion")]
+            protocol_version: Option<String>,
+            #[serde(borrow)]
+            capabilities: Option<&'a RawValue>,
+        }
+        let params = params.ok_or("params: protocolVersion, capabilities and clientInfo are required")?;
+        let wire: Wire<'_> = serde_json::from_str(params.get()).map_err(|_| "params: expected an object")?;
+        let version = wire.protocol_version.ok_or("protocolVersion: is required")?;
+        let abilities = wire.capabilities.map(Abilities::of).unwrap_or_default();
+        Ok((Version::of(&version).unwrap_or(Version::NEWEST), abilities))
+    }
+}
