@@ -1,6 +1,8 @@
 //! Fake processes: what a kernel and a hostile server might do, one step at a time.
 
-use serde_json::Value;
+use serde_json::{Value, json};
+use stdiod::core::definition::Framing;
+use stdiod::wire::lines::Lines;
 
 /// splitmix64: small, good enough, and the same everywhere.
 pub struct Rng(pub u64);
@@ -35,10 +37,23 @@ pub enum Stage {
     Dead,
 }
 
+/// What a line is to those who listen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Words {
+    Noise,
+    Valid,
+    /// Valid, and with it the server is ready.
+    Greeting,
+}
+
 pub struct Process {
     pub server: String,
     pub stage: Stage,
     pub stdout_open: bool,
+    /// The daemon's end of stdout, as the shell has it.
+    pub lines: Lines,
+    /// The rest of a line that it has begun.
+    pub unsaid: Option<(Vec<u8>, Words)>,
     /// Requests it has read and not answered.
     pub asked: Vec<(u64, Value)>,
     /// It has been told to stop: it will, sooner or later.
@@ -61,6 +76,8 @@ impl Process {
             server: server.to_string(),
             stage: Stage::Launching,
             stdout_open: true,
+            lines: Lines::with_framing(Framing::Newline),
+            unsaid: None,
             asked: Vec::new(),
             told_to_stop: false,
             killed: false,
@@ -93,6 +110,18 @@ impl Process {
     /// Calls of clients that it has in hand.
     pub fn calls(&self) -> usize {
         self.asked.iter().filter(|(_, request)| request["method"] == "tools/call").count()
+    }
+
+    /// Progress of one of its calls, under the token that came with it, or of nothing.
+    pub fn progress(&self, rng: &mut Rng) -> Vec<u8> {
+        let tokens: Vec<&Value> = self.asked.iter().map(|(_, request)| &request["params"]).collect();
+        let params = match rng.pick(&tokens) {
+            Some(params) if params["_meta"]["progressToken"].is_u64() => {
+                json!({ "progressToken": params["_meta"]["progressToken"], "progress": 1, "message": params["token"] })
+            }
+            Some(_) | None => json!({}),
+        };
+        json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": params }).to_string().into_bytes()
     }
 
     /// An honest answer to one of the requests it has.

@@ -1,20 +1,20 @@
 //! The world around a core: it makes things happen at random and checks everything the core does about them.
 
+mod clients;
+mod mcp;
 mod rest;
 
-use super::kernel::{Process, Rng, Stage};
+use super::kernel::{Process, Rng, Stage, Words};
 use super::shadow::Shadow;
 use super::store::FakeStore;
-use serde_json::value::RawValue;
-use serde_json::{Map, json};
 use std::collections::{BTreeMap, BTreeSet};
 use stdiod::api::auth::Principal;
 use stdiod::api::fault::Code;
 use stdiod::core::contract::{
-    Answer, Ask, Change, Exit, ExitCause, Input, LaunchFault, LaunchFaultKind, LogFormat, News, NewsKind, Now, Output,
-    ServerRef, Status, StatusView, StopSignal, StoreOp,
+    Answer, Ask, Exit, ExitCause, Input, LaunchFault, LaunchFaultKind, News, NewsKind, Now, Output, Status, StatusView,
+    StopSignal, StoreOp,
 };
-use stdiod::core::definition::{CrashLoop, Definition, Health, OnUnresponsive, PullPolicy, RestartPolicy, Source};
+use stdiod::core::definition::{Definition, RestartPolicy};
 use stdiod::core::{Core, Settings};
 use stdiod::ids::{ConnId, InstanceId, PullId, ServerId};
 use stdiod::wire::lines::Line;
@@ -28,6 +28,7 @@ enum Question {
     Register,
     Delete { name: &'static str },
     Watch,
+    Mcp(mcp::Waiting),
     Other,
 }
 
@@ -49,6 +50,7 @@ pub struct World {
     /// Somebody watches from the beginning, and knows each server's status by what it is told.
     watcher: Option<ConnId>,
     told: BTreeMap<ServerId, (String, Status)>,
+    agents: mcp::Agents,
     exited: bool,
     /// A running hash of all that happened: the same seed must give the same one.
     trace: u64,
@@ -84,6 +86,7 @@ impl World {
             listed: Vec::new(),
             watcher: None,
             told: BTreeMap::new(),
+            agents: mcp::Agents::default(),
             exited: false,
             trace: seed,
         }
@@ -107,7 +110,8 @@ impl World {
 
     fn step(&mut self) {
         match self.rng.below(20) {
-            0..=4 => self.ask_call(),
+            0..=2 => self.ask_call(),
+            3..=4 => self.agent_step(),
             5 => self.ask_change(),
             6 => self.leave(),
             7..=12 if self.rng.one_in(4) => self.pull_step(),
@@ -147,117 +151,15 @@ impl World {
     // --- clients ----------------------------------------------------------------------------------------------------
 
     fn ask(&mut self, ask: Ask<'_>, question: Question) {
+        self.ask_as(Principal::anonymous(), ask, question);
+    }
+
+    fn ask_as(&mut self, who: Principal, ask: Ask<'_>, question: Question) {
         self.conns += 1;
         let conn = ConnId(self.conns);
         self.questions.insert(conn, question);
-        self.core.handle(Input::Asked { conn, who: Principal::anonymous(), ask }, self.now);
+        self.core.handle(Input::Asked { conn, who, ask }, self.now);
         self.perform();
-    }
-
-    fn name(&mut self) -> &'static str {
-        NAMES[self.rng.below(NAMES.len())]
-    }
-
-    fn ask_call(&mut self) {
-        let name = self.name();
-        let params = format!(r#"{{"token":"{}-{}"}}"#, name, self.rng.next());
-        let method = RawValue::from_string(r#""tools/call""#.to_string()).unwrap();
-        let raw = RawValue::from_string(params.clone()).unwrap();
-        let timeout_ms = [None, Some(1), Some(500), Some(10_000), Some(200_000)][self.rng.below(5)];
-        let server = ServerRef::Name(name.to_string());
-        self.ask(Ask::Call { server, method: &method, params: Some(&raw), timeout_ms }, Question::Call { params });
-    }
-
-    fn ask_change(&mut self) {
-        let name = self.name();
-        let server = ServerRef::Name(name.to_string());
-        self.touch(name);
-        match self.rng.below(12) {
-            0..=3 => {
-                let definition = self.definition(name);
-                let wait = self.rng.one_in(2);
-                self.ask(Ask::Register { definition: Box::new(definition), wait }, Question::Register);
-            }
-            4 => self.ask(Ask::Stop { server }, Question::Other),
-            5 => self.ask(Ask::Start { server }, Question::Other),
-            6 => self.ask(Ask::Restart { server }, Question::Other),
-            7 => {
-                let volumes = self.rng.one_in(2);
-                self.ask(Ask::Delete { server, volumes }, Question::Delete { name });
-            }
-            8 => {
-                let fields: Map<_, _> = match self.rng.below(4) {
-                    3 => json!({ "health": { "heartbeat_ms": 200 + self.rng.below(5_000) } }),
-                    0 => json!({ "max_in_flight": 1 + self.rng.below(4) }),
-                    1 => json!({ "cmd": ["other"] }),
-                    _ => json!({ "enabled": self.rng.one_in(2) }),
-                }
-                .as_object()
-                .unwrap()
-                .clone();
-                self.ask(Ask::Patch { server, change: Box::new(Change { fields }) }, Question::Other);
-            }
-            9 => self.ask(Ask::List { status: None, name: None }, Question::Other),
-            10 => {
-                let follow = self.rng.one_in(2);
-                let since_unix_ms = self.rng.one_in(2).then_some(self.now.unix_ms);
-                let ask = Ask::Logs { server, tail: 10, since_unix_ms, follow, format: LogFormat::Json };
-                self.ask(ask, Question::Other);
-            }
-            _ => {
-                let (scopes, servers) = (vec!["mcp:call".to_string()], Vec::new());
-                self.ask(Ask::TokenCreate { name: name.to_string(), scopes, servers }, Question::Other);
-                self.ask(Ask::TokenRevoke { name: name.to_string() }, Question::Other);
-            }
-        }
-    }
-
-    /// A hand on a server may reset its schedule, and the death of the instance it has now may be no crash: the shadow
-    /// then expects nothing.
-    fn touch(&mut self, name: &str) {
-        if let Some(shadow) = self.shadows.get_mut(name) {
-            shadow.expect_nothing();
-        }
-        for process in self.processes.values_mut().filter(|process| process.server == name) {
-            process.touched = true;
-        }
-    }
-
-    fn definition(&mut self, name: &str) -> Definition {
-        let body = json!({ "name": name, "rootfs": "host", "cmd": ["x"] }).to_string();
-        let mut definition = stdiod::api::register::parse(body.as_bytes()).expect("a plain definition is valid");
-        // Few images, so that servers wait for the same one.
-        if self.rng.one_in(2) {
-            definition.source = Source::Image(["r.test/a:1", "r.test/b:1"][self.rng.below(2)].to_string());
-            let policies = [PullPolicy::Missing, PullPolicy::Always, PullPolicy::Never];
-            definition.pull_policy = policies[self.rng.below(3)];
-        }
-        definition.max_in_flight = [1, 1, 1, 3][self.rng.below(4)];
-        definition.queue_max = [1, 4, 256][self.rng.below(3)];
-        let policies = [RestartPolicy::Always, RestartPolicy::Always, RestartPolicy::OnFailure, RestartPolicy::Never];
-        definition.restart_policy = policies[self.rng.below(4)];
-        definition.startup_timeout_ms = [1_000, 60_000][self.rng.below(2)];
-        definition.health = Health {
-            heartbeat_ms: [500, 30_000][self.rng.below(2)],
-            probe_timeout_ms: [100, 3_000][self.rng.below(2)],
-            stale_ms: [None, Some(2_000)][self.rng.below(2)],
-            on_unresponsive: [OnUnresponsive::Report, OnUnresponsive::Restart][self.rng.below(2)],
-        };
-        definition.crash_loop = match self.rng.below(4) {
-            0 => CrashLoop::relentless(),
-            1 => CrashLoop { max_attempts: Some(3), ..CrashLoop::default() },
-            _ => CrashLoop::default(),
-        };
-        definition
-    }
-
-    fn leave(&mut self) {
-        let waiting: Vec<ConnId> = self.questions.keys().chain(&self.followers).copied().collect();
-        if let Some(conn) = self.rng.pick(&waiting) {
-            self.questions.remove(&conn);
-            self.followers.remove(&conn);
-            self.input(Input::ClientGone { conn });
-        }
     }
 
     // --- processes --------------------------------------------------------------------------------------------------
@@ -298,6 +200,9 @@ impl World {
             process.hung = !self.rng.one_in(8);
             return;
         }
+        if process.unsaid.is_some() && self.rng.one_in(2) {
+            return self.ends_line(instance);
+        }
         match self.rng.below(32) {
             30 => process.hung = true,
             31 if process.stdout_open => {
@@ -306,14 +211,17 @@ impl World {
             }
             0 => process.stage = Stage::Dead,
             1 => {
-                process.stdout_open = false;
+                (process.stdout_open, process.unsaid) = (false, None);
                 self.input(Input::StdoutClosed { instance });
             }
             2 => self.input(Input::StderrRead { instance, bytes: b"torn li" }),
             3 => self.input(Input::StderrRead { instance, bytes: b"ne\nwhole line\n" }),
-            4 => self.says(instance, b"garbage that is no JSON"),
-            5 => self.says_valid(instance, br#"{"jsonrpc":"2.0","id":99999999,"result":"nobody asked"}"#),
-            6 => self.says_valid(instance, br#"{"jsonrpc":"2.0","method":"notifications/progress","params":{}}"#),
+            4 => self.says(instance, b"garbage that is no JSON", Words::Noise),
+            5 => self.says(instance, br#"{"jsonrpc":"2.0","id":99999999,"result":"nobody asked"}"#, Words::Valid),
+            6 => {
+                let line = process.progress(&mut self.rng);
+                self.says(instance, &line, Words::Valid);
+            }
             7 => self.discards_long_line(instance),
             8 => self.answers(instance, true),
             9 => self.says_neither(instance),
@@ -321,42 +229,67 @@ impl World {
         }
     }
 
+    fn says(&mut self, instance: InstanceId, line: &[u8], words: Words) {
+        self.ends_line(instance);
+        let Some(process) = self.processes.get_mut(&instance).filter(|process| process.stdout_open) else { return };
+        let line = [line, b"\n"].concat();
+        if !self.rng.one_in(4) {
+            return self.writes(instance, &line, words);
+        }
+        // Torn: the rest comes later, or never.
+        let (begun, rest) = line.split_at(self.rng.below(line.len()));
+        process.unsaid = Some((rest.to_vec(), words));
+        if !begun.is_empty() {
+            process.wrote_ms = self.now.mono_ms;
+            process.lines.feed(begun);
+            assert!(process.lines.next_line().is_none(), "it is not whole yet");
+            self.input(Input::Stirred { instance });
+        }
+    }
+
+    /// The rest of a line that was begun.
+    fn ends_line(&mut self, instance: InstanceId) {
+        let unsaid = self.processes.get_mut(&instance).and_then(|process| process.unsaid.take());
+        if let Some((rest, words)) = unsaid {
+            self.writes(instance, &rest, words);
+        }
+    }
+
     /// Whoever says something valid is not silent, whatever has been thought of it.
-    fn says_valid(&mut self, instance: InstanceId, line: &[u8]) {
+    fn writes(&mut self, instance: InstanceId, bytes: &[u8], words: Words) {
         let now_ms = self.now.mono_ms;
         let process = self.processes.get_mut(&instance).unwrap();
-        if !process.stdout_open {
-            return;
+        process.wrote_ms = now_ms;
+        if words != Words::Noise {
+            (process.said_ms, process.suspected) = (now_ms, false);
         }
-        (process.said_ms, process.suspected) = (now_ms, false);
-        self.says(instance, line);
-        if let Some(process) = self.processes.get(&instance) {
+        if words == Words::Greeting {
+            self.shadows.entry(process.server.clone()).or_default().ready_since = Some(now_ms);
+        }
+        process.lines.feed(bytes);
+        let line = match process.lines.next_line() {
+            Some(Line::Whole(line)) => line.to_vec(),
+            other => panic!("one line went in, {other:?} came out"),
+        };
+        self.input(Input::LineRead { instance, line: Line::Whole(&line) });
+        if let Some(process) = self.processes.get(&instance).filter(|_| words != Words::Noise) {
             let told = self.told.values().find(|(name, _)| *name == process.server);
             assert!(told.is_none_or(|(_, status)| *status != Status::Unresponsive), "it has just been heard");
         }
     }
 
-    fn says(&mut self, instance: InstanceId, line: &[u8]) {
-        let process = self.processes.get_mut(&instance).unwrap();
-        if process.stdout_open {
-            process.wrote_ms = self.now.mono_ms;
-            self.input(Input::LineRead { instance, line: Line::Whole(line) });
-        }
-    }
-
     fn answers(&mut self, instance: InstanceId, twice: bool) {
+        self.ends_line(instance);
         let process = self.processes.get_mut(&instance).unwrap();
         if process.asked.is_empty() || !process.stdout_open {
             return;
         }
         let (id, request) = process.asked.remove(self.rng.below(process.asked.len()));
         let line = Process::answer(id, &request, &mut self.rng);
-        if request["method"] == "initialize" && !String::from_utf8_lossy(&line).contains("-32000") {
-            self.shadows.entry(process.server.clone()).or_default().ready_since = Some(self.now.mono_ms);
-        }
-        self.says_valid(instance, &line);
+        let greets = request["method"] == "initialize" && !String::from_utf8_lossy(&line).contains("-32000");
+        self.says(instance, &line, if greets { Words::Greeting } else { Words::Valid });
         if twice && self.processes.contains_key(&instance) {
-            self.says_valid(instance, &line);
+            self.says(instance, &line, Words::Valid);
         }
     }
 
@@ -364,11 +297,12 @@ impl World {
         let process = self.processes.get_mut(&instance).unwrap();
         if let Some((id, request)) = process.asked.pop() {
             assert!(request.is_object());
-            self.says_valid(instance, format!(r#"{{"jsonrpc":"2.0","id":{id}}}"#).as_bytes());
+            self.says(instance, format!(r#"{{"jsonrpc":"2.0","id":{id}}}"#).as_bytes(), Words::Valid);
         }
     }
 
     fn discards_long_line(&mut self, instance: InstanceId) {
+        self.ends_line(instance);
         let process = self.processes.get_mut(&instance).unwrap();
         if !process.stdout_open {
             return;
@@ -463,8 +397,13 @@ impl World {
             self.note(&output);
             match output {
                 Output::Answer { conn, answer } => self.answered(conn, answer),
-                Output::Event { conn, .. } => assert!(self.followers.contains(&conn), "a stream to a stranger"),
-                Output::EndStream { conn } => assert!(self.followers.remove(&conn), "a stream ends once"),
+                Output::Event { conn, event } => {
+                    let known = self.followers.contains(&conn) || self.agent_heard(conn, &event);
+                    assert!(known, "{event:?} to a stranger, {conn:?}");
+                }
+                Output::EndStream { conn } => {
+                    assert!(self.followers.remove(&conn) || self.agent_stream_ended(conn), "a stream ends once");
+                }
                 Output::Pull { pull, image, .. } => {
                     assert!(self.pulls.insert(pull, image).is_none(), "a pull is begun once");
                 }
@@ -545,6 +484,7 @@ impl World {
     fn answered(&mut self, conn: ConnId, answer: Answer) {
         let question = self.questions.remove(&conn).expect("an answer to nobody, or a second one");
         match (question, answer) {
+            (Question::Mcp(waiting), answer) => self.agent_answered(conn, waiting, answer),
             (Question::Call { params }, Answer::Result(bytes)) => {
                 assert_eq!(String::from_utf8(bytes).unwrap(), params, "somebody else's answer");
             }

@@ -19,10 +19,11 @@ impl World {
             }
             self.store_all();
             self.behave();
-            for conn in std::mem::take(&mut self.followers) {
+            for conn in std::mem::take(&mut self.followers).into_iter().chain(self.agents.stop_listening()) {
                 self.input(Input::ClientGone { conn });
             }
-            if self.questions.is_empty() && self.core.is_idle() {
+            self.check_ended_sessions();
+            if self.questions.is_empty() && self.agents.are_silent() && self.core.is_idle() {
                 return self.check_rest();
             }
             if let Some(at) = self.core.next_deadline() {
