@@ -7,7 +7,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use stdiod::limits::SHUTDOWN_GRACE;
 use support::{BASE, Daemon, RUDE, SOON, eventually, logged_at, on_both_providers, python, python_with, tiny, world};
 
@@ -98,30 +99,49 @@ fn fifty_deaths_at_once_are_seen_at_once_and_answered_at_once() {
     let victims: Vec<i32> = world::descendants(daemon.pid()).into_iter().filter(is_it).collect();
     assert_eq!(victims.len(), SERVERS);
     let before = daemon.log_lines().len();
+    let unix_ms = || SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis() as u64;
+    let killed_from = unix_ms();
     for pid in &victims {
         kill(Pid::from_raw(*pid), Signal::SIGKILL).expect("it runs");
     }
+    let killed_until = unix_ms();
     for n in 0..SERVERS {
         let back = |status: &Value| status["status"] == "ready" && status["restart_count"] == 1;
         daemon.wait_until(&format!("tiny-{n}"), "back", back);
     }
-    // From the line that tells of a death to the line that tells of the next exec.
-    let (mut deaths, mut waits) = (BTreeMap::new(), Vec::new());
+    // From the line that tells of a death to the line that tells of the next exec, the launcher's.
+    let (mut deaths, mut launches) = (BTreeMap::new(), BTreeMap::new());
     for line in &daemon.log_lines()[before..] {
         let server = line.split_ascii_whitespace().find(|word| word.starts_with("server=")).map(str::to_string);
         match server {
             Some(server) if line.contains("killed by signal 9; stderr") => _ = deaths.insert(server, logged_at(line)),
-            Some(server) if line.contains(" launch ") => waits.push(logged_at(line) - deaths[&server]),
+            Some(server) if line.contains(" launch ") => _ = launches.insert(server, logged_at(line)),
             Some(_) | None => {}
         }
     }
-    assert_eq!((deaths.len(), waits.len()), (SERVERS, SERVERS));
+    assert_eq!((deaths.len(), launches.len()), (SERVERS, SERVERS));
+    let mut waits: Vec<u64> = launches.iter().map(|(server, at)| at - deaths[server]).collect();
     waits.sort_unstable();
     let (median, last) = (waits[SERVERS / 2], waits[SERVERS - 1]);
-    let seen_within = deaths.values().max().expect("fifty") - deaths.values().min().expect("fifty");
-    println!("50 deaths seen within {seen_within} ms; from death to exec: median {median} ms, last {last} ms");
-    // 20 ms on a quiet machine; tests share theirs with each other.
-    assert!(median < 1_000, "median {median} ms");
+    let span = |times: &BTreeMap<String, u64>| {
+        (times.values().min().expect("fifty") - killed_from, times.values().max().expect("fifty") - killed_from)
+    };
+    println!("50 killed within {} ms; ms since the first kill:", killed_until - killed_from);
+    println!("seen {:?}, exec {:?}; from death to exec: median {median}, last {last}", span(&deaths), span(&launches));
+    // 20 ms, or what this machine can do just now: tests share it with each other.
+    let machine = fifty_programs();
+    assert!(median < 20 || median < 3 * machine, "median {median} ms; fifty programs alone take {machine} ms");
+}
+
+/// How long it takes to start as many programs that do nothing, in milliseconds.
+fn fifty_programs() -> u64 {
+    let began = Instant::now();
+    let started: Vec<Child> = (0..50).map(|_| Command::new("/bin/true").spawn().expect("it starts")).collect();
+    let took = began.elapsed().as_millis() as u64;
+    for mut child in started {
+        let _ = child.wait();
+    }
+    took
 }
 
 fn many_lives_leave_nothing_behind(provider: &str) {
@@ -151,7 +171,8 @@ fn many_lives_leave_nothing_behind(provider: &str) {
         // The clean-up of the last container and the client's own connection are on their way.
         eventually(SOON, || {
             let now = (children(), world::weight_of(daemon.pid()).0);
-            std::mem::replace(&mut last, now) == now && daemon.seen().left_of_containers().is_empty()
+            let settled = now.0 == 0 && std::mem::replace(&mut last, now) == now;
+            settled && daemon.seen().left_of_containers().is_empty()
         });
         let threads = std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).map_or(0, Iterator::count);
         let (fds, resident) = world::weight_of(daemon.pid());

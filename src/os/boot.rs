@@ -8,6 +8,7 @@ use crate::os::client::Socket;
 use crate::os::clients::Clients;
 use crate::os::clock::Clock;
 use crate::os::database::Database;
+use crate::os::descriptors::Descriptors;
 use crate::os::hosted::Instances;
 use crate::os::log_files::LogFiles;
 use crate::os::log_filter::LogFilter;
@@ -31,7 +32,6 @@ use crate::store::thread::Store;
 use mio::net::{TcpListener, UnixListener};
 use mio::{Interest, Poll, Waker};
 use nix::fcntl::{Flock, FlockArg};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -78,7 +78,7 @@ fn prepare(config: &Config, file: Option<PathBuf>, filter: &'static LogFilter) -
         let what = what.to_string();
         move |e: io::Error| format!("{what}: {e}")
     };
-    raise_descriptor_limit();
+    let descriptors = Descriptors::all_there_are();
     nix::sys::prctl::set_child_subreaper(true).map_err(|e| format!("cannot become a subreaper: {e}"))?;
     let poll = Poll::new().map_err(failed("epoll"))?;
     let mut signals = Signals::install().map_err(failed("signals"))?;
@@ -129,7 +129,7 @@ fn prepare(config: &Config, file: Option<PathBuf>, filter: &'static LogFilter) -
     let sweep_args = sweep::args(&layout);
     let boot_id = format!("{:08x}", u32::from_le_bytes(seed[..4].try_into().expect("4 of 32")));
     let probes = Probes::new(&layout, runtimes, missing);
-    let mut instances = Instances::new(layout, networking.clone(), boot_id, meter);
+    let mut instances = Instances::new(layout, networking.clone(), boot_id, meter, descriptors);
     let sweep = spawn::own_child(&sweep_args).map_err(failed("the sweep of leftovers cannot be started"))?;
     instances.children.add(sweep, Role::Sweep);
     Ok(Boot {
@@ -138,7 +138,7 @@ fn prepare(config: &Config, file: Option<PathBuf>, filter: &'static LogFilter) -
         core,
         signals,
         listeners,
-        clients: Clients::new(images, config.registries(), networking),
+        clients: Clients::new(images, config.registries(), networking, descriptors),
         probes,
         instances,
         pulls,
@@ -207,13 +207,6 @@ fn find_runtimes(config: &Config) -> (BTreeMap<String, Runtime>, Vec<(String, St
         }
     }
     (found, missing)
-}
-
-/// Every client and every instance costs descriptors; the soft limit is often far below the hard one.
-fn raise_descriptor_limit() {
-    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
-        _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
-    }
 }
 
 // --- listeners ----------------------------------------------------------------------------------------------------

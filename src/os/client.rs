@@ -13,6 +13,7 @@ use crate::wire::http_in::{Parser, Phase, Step};
 use mio::net::{TcpStream, UnixStream};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
+use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
 pub enum Socket {
@@ -47,6 +48,15 @@ impl Socket {
         match self {
             Socket::Tcp(socket) => socket.write(buf),
             Socket::Unix(socket) => socket.write(buf),
+        }
+    }
+}
+
+impl AsRawFd for Socket {
+    fn as_raw_fd(&self) -> RawFd {
+        match self {
+            Socket::Tcp(socket) => socket.as_raw_fd(),
+            Socket::Unix(socket) => socket.as_raw_fd(),
         }
     }
 }
@@ -316,10 +326,10 @@ mod tests {
         client.out().resize(STREAM_BACKLOG_MAX, b'a');
         client.flush(0).unwrap();
         let mut drop = vec![0; 64 << 10];
-        for now_ms in (1..13).map(|round| round * 29 * SECOND) {
+        for at_ms in (1..13).map(|round| round * 29 * SECOND) {
             reader.read_exact(&mut drop).unwrap();
-            client.flush(now_ms).unwrap();
-            assert!(client.has_backlog() && client.deadline_ms.is_none_or(|at| at > now_ms), "{now_ms}");
+            client.flush(at_ms).unwrap();
+            assert!(client.has_backlog() && client.deadline_ms.is_none_or(|at| at > at_ms), "{at_ms}");
         }
         client.out().resize(4 * STREAM_BACKLOG_MAX, b'a');
         assert!(client.flush(1000 * SECOND).is_err(), "it hears too little of what is said");
@@ -352,10 +362,10 @@ mod tests {
         client.doing = Doing::Closing;
         client.flush(0).unwrap();
         let until_ms = LINGER_TIME_MAX.as_millis() as u64;
-        for now_ms in (0..until_ms).step_by(1000) {
+        for at_ms in (0..until_ms).step_by(1000) {
             peer.write_all(b"more").unwrap();
             client.readable = true;
-            client.drain(&mut scratch, now_ms);
+            client.drain(&mut scratch, at_ms);
             assert!(client.deadline_ms.unwrap() <= until_ms);
         }
         client.doing = Doing::Lingering { until_ms, drained: LINGER_BYTES_MAX };

@@ -11,6 +11,7 @@ use crate::core::definition::{PullPolicy, Source as RootfsSource};
 use crate::ids::ConnId;
 use crate::limits::{CONNECTIONS_MAX, CONNECTIONS_REFUSED_MAX, OVERLOAD_RETRY};
 use crate::os::client::{Client, Doing, Read1, Socket};
+use crate::os::descriptors::Descriptors;
 use crate::os::proxy::{self, Handed};
 use crate::os::room::Room;
 use crate::os::token::Source;
@@ -35,6 +36,7 @@ pub struct Clients {
     networking: Networking,
     /// Connections that are the proxy's from here on.
     handed: Vec<Handed>,
+    descriptors: Descriptors,
     /// For requests that are not whole yet.
     room: Room,
     scratch: Vec<u8>,
@@ -47,7 +49,7 @@ pub struct Clients {
 }
 
 impl Clients {
-    pub fn new(images: Images, registries: Registries, networking: Networking) -> Clients {
+    pub fn new(images: Images, registries: Registries, networking: Networking, descriptors: Descriptors) -> Clients {
         Clients {
             map: HashMap::new(),
             minted: 0,
@@ -55,6 +57,7 @@ impl Clients {
             registries,
             networking,
             handed: Vec::new(),
+            descriptors,
             room: Room::default(),
             scratch: vec![0; 64 * 1024],
             touched: Vec::new(),
@@ -82,7 +85,9 @@ impl Clients {
     // --- in ---------------------------------------------------------------------------------------------------------
 
     pub fn admit(&mut self, mut socket: Socket, peer: Peer, registry: &Registry, now: Now) -> io::Result<()> {
-        if self.map.len() >= CONNECTIONS_MAX + CONNECTIONS_REFUSED_MAX {
+        if self.map.len() >= CONNECTIONS_MAX + CONNECTIONS_REFUSED_MAX || !self.descriptors.spare(&socket) {
+            // Best effort, and no lingering: it is a fresh socket, so the few bytes fit its buffer.
+            _ = socket.write(http_out::BUSY);
             return Ok(());
         }
         self.minted += 1;

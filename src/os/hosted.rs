@@ -6,6 +6,7 @@ use crate::core::Core;
 use crate::core::contract::{Exit, ExitCause, Input, LaunchFault, LaunchFaultKind, Now, StopSignal, Usage};
 use crate::core::definition::Definition;
 use crate::ids::InstanceId;
+use crate::os::descriptors::Descriptors;
 use crate::os::meter::Meter;
 use crate::os::pipes::{Drawn, Pipes};
 use crate::os::ports::Ports;
@@ -67,7 +68,13 @@ pub struct Instances {
 
 impl Instances {
     /// `provide` gives it what to launch with.
-    pub fn new(layout: Layout, networking: Networking, boot_id: String, meter: Meter) -> Instances {
+    pub fn new(
+        layout: Layout,
+        networking: Networking,
+        boot_id: String,
+        meter: Meter,
+        descriptors: Descriptors,
+    ) -> Instances {
         Instances {
             map: HashMap::new(),
             children: Children::default(),
@@ -75,7 +82,7 @@ impl Instances {
             runtimes: BTreeMap::new(),
             layout,
             networking,
-            ports: Ports::default(),
+            ports: Ports::new(descriptors),
             cgroups: Hierarchies::of_this_host(),
             boot_id,
             scratch: vec![0; 64 * 1024],

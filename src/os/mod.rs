@@ -6,6 +6,7 @@ pub mod client;
 pub mod clients;
 pub mod clock;
 pub mod database;
+pub mod descriptors;
 pub mod hosted;
 pub mod log_files;
 pub mod log_filter;

@@ -9,6 +9,7 @@ use crate::core::definition::PortMapping;
 use crate::ids::InstanceId;
 use crate::limits::{KNOCK_PAUSE, KNOCK_WAIT, PORT_BUFFER, PORT_CONNECTIONS_MAX, READ_BUDGET};
 use crate::os::client::Socket;
+use crate::os::descriptors::Descriptors;
 use crate::os::proxy::Handed;
 use crate::os::token::Source;
 use crate::wire::relay::{self, BAD_GATEWAY, Head};
@@ -84,8 +85,8 @@ struct Knock {
     again_ms: u64,
 }
 
-#[derive(Default)]
 pub struct Ports {
+    descriptors: Descriptors,
     minted: u64,
     named: HashMap<u64, Named>,
     published: HashMap<InstanceId, Published>,
@@ -97,6 +98,19 @@ pub struct Ports {
 }
 
 impl Ports {
+    pub fn new(descriptors: Descriptors) -> Ports {
+        Ports {
+            descriptors,
+            minted: 0,
+            named: HashMap::new(),
+            published: HashMap::new(),
+            pairs: HashMap::new(),
+            knocks: HashMap::new(),
+            runnable: Vec::new(),
+            scratch: Vec::new(),
+        }
+    }
+
     // --- what instances want ----------------------------------------------------------------------------------------
 
     /// Takes the ports of an instance that is about to start. Whoever connects meanwhile waits.
@@ -205,6 +219,9 @@ impl Ports {
             match listener.accept() {
                 Ok(_) if self.pairs.len() >= PORT_CONNECTIONS_MAX => {
                     log::warn!("instance={instance} a connection was refused: {PORT_CONNECTIONS_MAX} are open already");
+                }
+                Ok((client, _)) if !self.descriptors.spare(&client) => {
+                    log::warn!("instance={instance} a connection was refused: the last descriptors are for the daemon");
                 }
                 Ok((client, _)) => {
                     if let Err(e) = self.connect(instance, client, to, registry) {

@@ -21,7 +21,9 @@ use nix::sys::signal::{SigSet, SigmaskHow};
 use postgres::config::SslMode;
 use postgres::{Client, Config, NoTls};
 use std::collections::VecDeque;
+use std::fs::File;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -118,6 +120,9 @@ impl Store {
         }
     }
 }
+
+/// What the driver needs for one connection, and a few to spare.
+const DRIVER_DESCRIPTORS: usize = 8;
 
 fn configure(conninfo: &str) -> io::Result<Config> {
     let refuse = |why: &str| io::Error::new(io::ErrorKind::InvalidInput, format!("database_url: {why}"));
@@ -222,7 +227,7 @@ impl<W: Fn()> Worker<W> {
 
     fn open(&mut self) -> Result<(Client, Option<Box<Snapshot>>), Closed> {
         reach::answers(&self.config).map_err(Closed::NotThere)?;
-        let mut client = self.config.connect(NoTls).map_err(|e| Closed::NotThere(describe(&e)))?;
+        let mut client = connect(&self.config).map_err(Closed::NotThere)?;
         set_up(&mut client, STORE_MIGRATION_WAIT)?;
         self.fence(&mut client)?;
         let snapshot = if self.opened {
@@ -352,6 +357,17 @@ fn write_together<'o>(client: &mut Client, ops: impl Iterator<Item = &'o StoreOp
 }
 
 /// What holds for the session, whatever the server's own defaults are.
+/// The driver makes an event loop of its own for a connection, and panics when it gets no descriptors for it. So it is
+/// asked only if there are some; and since others may take them meanwhile, its panic is no more than a failed attempt.
+fn connect(config: &Config) -> Result<Client, String> {
+    let spare: io::Result<Vec<File>> = (0..DRIVER_DESCRIPTORS).map(|_| File::open("/dev/null")).collect();
+    drop(spare.map_err(|e| format!("no descriptors for a connection: {e}"))?);
+    match catch_unwind(AssertUnwindSafe(|| config.connect(NoTls))) {
+        Ok(connected) => connected.map_err(|e| describe(&e)),
+        Err(_) => Err("the driver could not make a connection".to_string()),
+    }
+}
+
 fn set_up(client: &mut Client, statement_wait: Duration) -> Result<(), postgres::Error> {
     let ms = statement_wait.as_millis();
     client.batch_execute(&format!(
