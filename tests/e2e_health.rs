@@ -8,7 +8,12 @@ use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 use support::{Daemon, RUDE, THREADS, on_both_providers, python};
 
-on_both_providers!(a_hung_server_is_unresponsive_and_comes_back_by_itself);
+on_both_providers!(
+    a_hung_server_is_unresponsive_and_comes_back_by_itself,
+    a_server_that_is_stopped_inside_its_sandbox_is_told_apart_from_one_that_ended,
+    a_heartbeat_alone_finds_the_silent,
+    with_restart_the_hung_server_is_replaced_and_its_callers_are_told,
+);
 
 /// Goes on again even if the test fails, so that the daemon can end it.
 struct Stopped(Pid);
@@ -35,6 +40,8 @@ fn a_hung_server_is_unresponsive_and_comes_back_by_itself(provider: &str) {
     let daemon = Daemon::start();
     let health = json!({"heartbeat_ms": 60_000, "probe_timeout_ms": 1_000});
     daemon.register(&with_health(python("rude", provider, RUDE), health));
+    // The daemon's own first questions are answered by now, and the next one is ours.
+    assert_eq!(daemon.text("rude", "echo", json!({"text": "early"})), "early");
     let stopped = Stopped::stop(daemon.sandbox(provider, "/app/server.py"));
     let reply = daemon.tool_within("rude", "echo", json!({"text": "late"}), 1_000);
     assert_eq!((reply.status, reply.code(), reply.outcome()), (504, json!("call_timeout"), json!("sent_unknown")));
@@ -52,12 +59,42 @@ fn a_hung_server_is_unresponsive_and_comes_back_by_itself(provider: &str) {
     assert!(text.contains(" health unresponsive") && text.contains("unresponsive -> ready"), "{text}");
 }
 
-#[test]
-fn a_heartbeat_alone_finds_the_silent() {
+/// Here it is not the sandbox that hangs but the server in it: it stops itself, and a companion of its own lets it go on.
+fn a_server_that_is_stopped_inside_its_sandbox_is_told_apart_from_one_that_ended(provider: &str) {
+    let daemon = Daemon::start();
+    // The first process of a container cannot be stopped from within.
+    let second = |name: &str, health: Value| {
+        let mut definition = with_health(python(name, provider, RUDE), health);
+        definition["cmd"] = json!(["/bin/sh", "-c", "/usr/bin/python3 /app/server.py; exit $?"]);
+        definition["volumes"] = json!(["/data"]);
+        definition
+    };
+    daemon.register(&second("rude", json!({"heartbeat_ms": 1_000, "probe_timeout_ms": 1_000})));
+    assert_eq!(daemon.text("rude", "echo", json!({"text": "early"})), "early");
+    let reply = daemon.tool_within("rude", "hang", json!({"until": "/data/go"}), 1_000);
+    assert_eq!((reply.status, reply.code(), reply.outcome()), (504, json!("call_timeout"), json!("sent_unknown")));
+    let status = daemon.wait_until("rude", "unresponsive", |status| status["status"] == "unresponsive");
+    assert_eq!((&status["container_status"], &status["restart_count"]), (&json!("running"), &json!(0)), "{status:#}");
+    daemon.inform("rude", "/data/go");
+    let status = daemon.wait_ready("rude");
+    assert_eq!((&status["restart_count"], &status["last_crash"]), (&json!(0), &Value::Null), "{status:#}");
+    assert_eq!(daemon.text("rude", "echo", json!({"text": "mine"})), "mine");
+
+    let health = json!({"heartbeat_ms": 60_000, "probe_timeout_ms": 500, "on_unresponsive": "restart"});
+    daemon.register(&second("replaced", health));
+    assert_eq!(daemon.text("replaced", "echo", json!({"text": "early"})), "early");
+    let reply = daemon.tool_within("replaced", "hang", json!({"until": "/data/never"}), 500);
+    assert_eq!((reply.status, reply.code()), (504, json!("call_timeout")), "{reply}");
+    let status = daemon.wait_until("replaced", "back", |s| s["status"] == "ready" && s["restart_count"] == 1);
+    assert!(status["last_error"].as_str().is_some_and(|error| error.contains("unresponsive")), "{status:#}");
+    assert_eq!(daemon.text("replaced", "echo", json!({"text": "new"})), "new");
+}
+
+fn a_heartbeat_alone_finds_the_silent(provider: &str) {
     let daemon = Daemon::start();
     let health = json!({"heartbeat_ms": 500, "probe_timeout_ms": 500, "stale_ms": 1_000});
-    daemon.register(&with_health(python("rude", "crun", RUDE), health));
-    let stopped = Stopped::stop(daemon.sandbox("crun", "/app/server.py"));
+    daemon.register(&with_health(python("rude", provider, RUDE), health));
+    let stopped = Stopped::stop(daemon.sandbox(provider, "/app/server.py"));
     let status = daemon.wait_until("rude", "unresponsive", |status| status["status"] == "unresponsive");
     assert_eq!(status["restart_count"], 0);
     daemon.wait_until("rude", "stale", |status| status["health"]["warnings"].to_string().contains("stale"));
@@ -65,14 +102,14 @@ fn a_heartbeat_alone_finds_the_silent() {
     daemon.wait_until("rude", "well", |s| s["status"] == "ready" && s["health"]["warnings"] == json!([]));
 }
 
-#[test]
-fn with_restart_the_hung_server_is_replaced_and_its_callers_are_told() {
+fn with_restart_the_hung_server_is_replaced_and_its_callers_are_told(provider: &str) {
     let daemon = Daemon::start();
     let health = json!({"heartbeat_ms": 60_000, "probe_timeout_ms": 500, "on_unresponsive": "restart"});
-    let mut definition = with_health(python("threads", "crun", THREADS), health);
+    let mut definition = with_health(python("threads", provider, THREADS), health);
     definition["max_in_flight"] = json!(2);
     daemon.register(&definition);
-    let stopped = Stopped::stop(daemon.sandbox("crun", "/app/server.py"));
+    assert_eq!(daemon.text("threads", "echo", json!({"text": "early"})), "early");
+    let stopped = Stopped::stop(daemon.sandbox(provider, "/app/server.py"));
     std::thread::scope(|scope| {
         let patient = scope.spawn(|| daemon.tool_within("threads", "echo", json!({"text": "x"}), 80_000));
         daemon.wait_until("threads", "busy", |status| status["queue"]["in_flight"] == 1);

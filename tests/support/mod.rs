@@ -287,6 +287,14 @@ impl Daemon {
         serde_json::from_str(&told).unwrap_or_else(|e| panic!("{code}: {e}: {told}"))
     }
 
+    /// Makes a file that a server sees in one of its volumes.
+    pub fn inform(&self, server: &str, path: &str) {
+        let (volume, name) = path.rsplit_once('/').expect("in a volume");
+        let layout = stdiod::sandbox::plan::Layout::of(self.data_dir.clone());
+        let found = stdiod::sandbox::volumes::find(&layout, server, volume).expect("volumes").expect("this volume");
+        std::fs::write(found.directory.join(name), "").expect("its directory");
+    }
+
     pub fn status(&self, server: &str) -> Value {
         let reply = self.get(&format!("{BASE}/{server}"));
         assert_eq!(reply.status, 200, "{reply}");
