@@ -259,7 +259,8 @@ fn stateless<'a>(
         Some(_) => return Err(mismatch("Mcp-Method: is not the method in the body")),
         None => return Err(mismatch("Mcp-Method: is missing")),
     }
-    if let Some(name) = body_name(&method, raw) {
+    let name = body_name(&method, raw).ok_or_else(|| invalid("params: a member that names something stands twice"))?;
+    if let Some(name) = name {
         match text_header(request, "mcp-name").map(decoded) {
             Some(Some(value)) if value == name => {}
             Some(_) => return Err(mismatch("Mcp-Name: is not the name in the body")),
@@ -278,22 +279,25 @@ fn text_header<'a>(request: &Request<'a>, name: &str) -> Option<&'a str> {
     std::str::from_utf8(request.header(name)?).ok().map(str::trim)
 }
 
-/// What `Mcp-Name` must repeat.
-fn body_name(method: &str, params: &RawValue) -> Option<String> {
+/// What `Mcp-Name` must repeat, if there is anything. None: the server might read another name than we do.
+fn body_name(method: &str, params: &RawValue) -> Option<Option<String>> {
     #[derive(Deserialize)]
-    struct Wire {
-        name: Option<String>,
-        uri: Option<String>,
-        #[serde(rename = "taskId")]
-        task_id: Option<String>,
+    struct Wire<'a> {
+        #[serde(borrow)]
+        name: Option<&'a RawValue>,
+        #[serde(borrow)]
+        uri: Option<&'a RawValue>,
+        #[serde(rename = "taskId", borrow)]
+        task_id: Option<&'a RawValue>,
     }
-    let wire: Wire = serde_json::from_str(params.get()).ok()?;
-    match method {
+    let wire: Wire<'_> = serde_json::from_str(params.get()).ok()?;
+    let named = match method {
         "tools/call" | "prompts/get" => wire.name,
         "resources/read" => wire.uri,
         "tasks/get" | "tasks/update" | "tasks/cancel" => wire.task_id,
         _ => None,
-    }
+    };
+    Some(named.and_then(|raw| serde_json::from_str(raw.get()).ok()))
 }
 
 /// The value of a header that repeats a part of the body: as it is, or Base64 where it could not be. None: it claims to
@@ -466,6 +470,7 @@ mod tests {
         let call = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"é",{meta}}}}}"#);
         let head = |headers: &str| format!("{POST}\r\nMCP-Protocol-Version: 2026-07-28{headers}");
         let other = list.replace("2026-07-28", "v9");
+        let twice = call.replace(r#""name":"é""#, r#""name":"e","name":"é""#);
         for (head, body, expected) in [
             (head("\r\nMcp-Method: tools/list"), list.as_str(), Ok("Stateless")),
             (head("\r\nmcp-method:   tools/list  "), &list, Ok("Stateless")),
@@ -479,6 +484,7 @@ mod tests {
             (head("\r\nMcp-Method: tools/call"), &call, Err((400, -32020))),
             (head("\r\nMcp-Method: tools/call\r\nMcp-Name: e"), &call, Err((400, -32020))),
             (head("\r\nMcp-Method: tools/call\r\nMcp-Name: =?base64?w6k=?="), &call, Ok("Stateless")),
+            (head("\r\nMcp-Method: tools/call\r\nMcp-Name: e"), &twice, Err((400, -32602))),
             (head(""), r#"{"method":"notifications/cancelled"}"#, Err((202, 0))),
         ] {
             assert_eq!(ask(&head, body), expected.map(String::from), "{head}\n{body}");

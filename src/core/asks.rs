@@ -394,6 +394,7 @@ pub(super) fn needs_restart(old: &Definition, new: &Definition) -> bool {
         pull_policy: new.pull_policy,
         max_in_flight: new.max_in_flight,
         queue_max: new.queue_max,
+        shared: new.shared,
         request_timeout_ms: new.request_timeout_ms,
         startup_timeout_ms: new.startup_timeout_ms,
         health: new.health.clone(),

@@ -336,13 +336,13 @@ impl Core {
     }
 
     pub(super) fn insert_errand(&mut self, call: CallId, errand: Errand) {
-        self.again_bytes += errand.again.as_ref().map_or(0, |again| again.len());
+        self.again_bytes += errand.again.as_ref().map_or(0, |again| again.kept_bytes());
         self.errands.insert(call, errand);
     }
 
     pub(super) fn take_errand(&mut self, call: CallId) -> Option<Errand> {
         let errand = self.errands.remove(&call)?;
-        self.again_bytes -= errand.again.as_ref().map_or(0, |again| again.len());
+        self.again_bytes -= errand.again.as_ref().map_or(0, |again| again.kept_bytes());
         self.deadlines.cancel(Timer::Call(call));
         if let Some(session) = errand.session.and_then(|id| self.sessions.get_mut(id)) {
             session.calls.retain(|other| *other != call);

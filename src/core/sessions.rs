@@ -247,7 +247,7 @@ pub struct Again {
 }
 
 impl Again {
-    pub fn len(&self) -> usize {
+    pub fn kept_bytes(&self) -> usize {
         let answers = self.answers.values().flatten().map(|raw| raw.get().len()).sum::<usize>();
         let kept = [&self.params, &self.state].into_iter().flatten().map(|raw| raw.get().len()).sum::<usize>();
         answers + kept
