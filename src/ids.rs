@@ -1,7 +1,9 @@
 //! Names for things. Every id is a type of its own, handed out once and never reused, so that a late event of
 //! something that is gone finds nothing instead of something else. None of them is a file descriptor or a pid.
 
+use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::hash::{BuildHasherDefault, Hasher};
 
 pub use uuid::Uuid;
 
@@ -64,3 +66,61 @@ counted!(
     /// One operation handed to the store thread.
     StoreSeq
 );
+
+/// Maps by id. Ids are minted here, counted or at random, so nobody can choose them to collide: their hash has to be
+/// quick and nothing else. Never for what a client names.
+pub type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
+pub type IdSet<K> = HashSet<K, BuildHasherDefault<IdHasher>>;
+
+#[derive(Default)]
+pub struct IdHasher(u64);
+
+impl IdHasher {
+    fn mix(&mut self, word: u64) {
+        // 2^64 over the golden ratio: odd, so that no two words fall together, and its high bits are well mixed.
+        self.0 = (self.0.rotate_left(29) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        // A table takes its buckets from the low bits, and multiplication mixes upwards.
+        self.0 ^ self.0 >> 32
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.mix(u64::from_le_bytes(word));
+        }
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.mix(number);
+    }
+
+    fn write_usize(&mut self, number: usize) {
+        self.mix(number as u64);
+    }
+
+    fn write_isize(&mut self, number: isize) {
+        self.mix(number as u64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::hash::BuildHasher;
+
+    #[test]
+    fn ids_that_follow_each_other_spread_over_a_table() {
+        let hash = |id: u64| BuildHasherDefault::<IdHasher>::default().hash_one(ConnId(id));
+        for step in [1, 16, 1 << 32] {
+            let buckets: HashSet<u64> = (0..1024).map(|n| hash(n * step) % 1024).collect();
+            let tags: HashSet<u64> = (0..1024).map(|n| hash(n * step) >> 57).collect();
+            assert!(buckets.len() > 512 && tags.len() > 96, "{step}: {} {}", buckets.len(), tags.len());
+        }
+    }
+}

@@ -81,15 +81,21 @@ impl Core {
 
     /// A server that is there and that this caller may see; otherwise both look the same.
     pub(super) fn find(&self, server: &ServerRef, who: &Principal) -> Result<ServerId, Fault> {
-        let (id, asked) = match server {
-            ServerRef::Id(id) => (Some(*id), id.to_string()),
-            ServerRef::Name(name) => (self.names.get(name).copied(), name.clone()),
+        let id = match server {
+            ServerRef::Id(id) => Some(*id),
+            ServerRef::Name(name) => self.names.get(name).copied(),
         };
         id.and_then(|id| self.servers.get(&id))
             .filter(|server| server.parent().is_none() && server.removing.is_none())
             .filter(|server| who.may_see(&server.definition.name))
             .map(|server| server.id)
-            .ok_or_else(|| Fault::new(Code::NotFound, format!("there is no server {asked}")))
+            .ok_or_else(|| {
+                let asked = match server {
+                    ServerRef::Id(id) => id.to_string(),
+                    ServerRef::Name(name) => name.clone(),
+                };
+                Fault::new(Code::NotFound, format!("there is no server {asked}"))
+            })
     }
 
     fn list(&self, who: &Principal, status: Option<&str>, name: Option<&str>) -> Answer {

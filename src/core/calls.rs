@@ -3,8 +3,8 @@
 //! once, by `take`, and whoever takes it owes its caller an answer.
 
 use crate::core::listings::Listing;
-use crate::ids::{CallId, ConnId, InstanceId, ServerId};
-use std::collections::{HashMap, VecDeque};
+use crate::ids::{CallId, ConnId, IdMap, InstanceId, ServerId};
+use std::collections::VecDeque;
 
 #[derive(Debug)]
 pub struct Call {
@@ -36,7 +36,7 @@ pub enum Stage {
 
 #[derive(Default)]
 pub struct Calls {
-    table: HashMap<CallId, Call>,
+    table: IdMap<CallId, Call>,
     minted: u64,
     queued_bytes: usize,
 }

@@ -1,18 +1,19 @@
 //! Named deadlines in a min-heap. Setting a key again moves it, cancelling is lazy: the heap keeps stale entries until
 //! they come up or outnumber the live ones. Invariant: at most one live deadline per key.
 
+use crate::ids::IdMap;
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::BinaryHeap;
 use std::hash::Hash;
 
 pub struct Deadlines<K> {
     heap: BinaryHeap<Reverse<(u64, K)>>,
-    live: HashMap<K, u64>,
+    live: IdMap<K, u64>,
 }
 
 impl<K: Copy + Eq + Hash + Ord> Default for Deadlines<K> {
     fn default() -> Deadlines<K> {
-        Deadlines { heap: BinaryHeap::new(), live: HashMap::new() }
+        Deadlines { heap: BinaryHeap::new(), live: IdMap::default() }
     }
 }
 

@@ -56,9 +56,9 @@ use crate::core::pulls::Pulls;
 use crate::core::server::Server;
 use crate::core::sessions::{Errand, Question, Sessions, Voice};
 pub use crate::core::settings::Settings;
-use crate::ids::{CallId, ConnId, InstanceId, ServerId, SessionId, VoiceId};
+use crate::ids::{CallId, ConnId, IdMap, IdSet, InstanceId, ServerId, SessionId, VoiceId};
 use crate::limits::{RESTARTS_AT_ONCE, STARTS_AT_ONCE, STDIN_GRACE};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Timer {
@@ -104,30 +104,30 @@ pub struct Core {
     now: Now,
     phase: Phase,
     loaded: bool,
-    servers: HashMap<ServerId, Server>,
+    servers: IdMap<ServerId, Server>,
     /// Also names whose registration is not durable yet.
     names: HashMap<String, ServerId>,
-    instances: HashMap<InstanceId, ServerId>,
+    instances: IdMap<InstanceId, ServerId>,
     lives: u64,
     /// Servers that wait for a start slot, and the instances that hold one.
     start_queue: VecDeque<ServerId>,
     /// As above, for those that ran and died.
     restart_queue: VecDeque<ServerId>,
     pulls: Pulls,
-    launching: HashSet<InstanceId>,
+    launching: IdSet<InstanceId>,
     calls: Calls,
     parked: Parked,
     watchers: Vec<Watcher>,
     outbox: Outbox,
     sessions: Sessions,
-    voices: HashMap<VoiceId, Voice>,
+    voices: IdMap<VoiceId, Voice>,
     voices_minted: u64,
-    errands: HashMap<CallId, Errand>,
+    errands: IdMap<CallId, Errand>,
     /// Of requests that are kept to be sent again.
     again_bytes: usize,
     /// By the id under which the client was asked.
-    questions: HashMap<u64, Question>,
-    greetings: HashMap<ConnId, admission::Greeting>,
+    questions: IdMap<u64, Question>,
+    greetings: IdMap<ConnId, admission::Greeting>,
     kept: suspended::KeptAnswers,
     deadlines: Deadlines<Timer>,
     tokens: Tokens,
@@ -146,25 +146,25 @@ impl Core {
             now: Now::default(),
             phase: Phase::Booting { swept: false },
             loaded: false,
-            servers: HashMap::new(),
+            servers: IdMap::default(),
             names: HashMap::new(),
-            instances: HashMap::new(),
+            instances: IdMap::default(),
             lives: 0,
             start_queue: VecDeque::new(),
             restart_queue: VecDeque::new(),
             pulls: Pulls::default(),
-            launching: HashSet::new(),
+            launching: IdSet::default(),
             calls: Calls::default(),
             parked: Parked::default(),
             watchers: Vec::new(),
             outbox: Outbox::default(),
             sessions: Sessions::default(),
-            voices: HashMap::new(),
+            voices: IdMap::default(),
             voices_minted: 0,
-            errands: HashMap::new(),
+            errands: IdMap::default(),
             again_bytes: 0,
-            questions: HashMap::new(),
-            greetings: HashMap::new(),
+            questions: IdMap::default(),
+            greetings: IdMap::default(),
             kept: suspended::KeptAnswers::default(),
             deadlines: Deadlines::default(),
             tokens: Tokens::default(),

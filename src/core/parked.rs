@@ -1,8 +1,7 @@
 //! Clients that wait. Exactly one entry per waiting client, and four ends: answered, failed, timed out, gone. Whoever
 //! wants to answer must first `release` the client; a second answer finds nobody to give it to.
 
-use crate::ids::{CallId, ConnId, ServerId, SessionId, StoreSeq, VoiceId};
-use std::collections::HashMap;
+use crate::ids::{CallId, ConnId, IdMap, ServerId, SessionId, StoreSeq, VoiceId};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitOn {
@@ -30,7 +29,7 @@ pub enum WaitOn {
 
 #[derive(Default)]
 pub struct Parked {
-    clients: HashMap<ConnId, WaitOn>,
+    clients: IdMap<ConnId, WaitOn>,
 }
 
 impl Parked {

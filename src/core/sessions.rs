@@ -3,11 +3,11 @@
 //! connection or, once its stream has event ids, may wait for another.
 
 use crate::core::event_log::EventLog;
-use crate::ids::{CallId, ConnId, InstanceId, ServerId, SessionId, VoiceId};
+use crate::ids::{CallId, ConnId, IdMap, InstanceId, ServerId, SessionId, VoiceId};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Versions of the protocol that have sessions.
@@ -298,7 +298,7 @@ pub struct Question {
 
 #[derive(Default)]
 pub struct Sessions {
-    table: HashMap<SessionId, Session>,
+    table: IdMap<SessionId, Session>,
     pub logged_bytes: usize,
 }
 

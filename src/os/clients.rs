@@ -8,7 +8,7 @@ use crate::api::rest::{self, Interpreted};
 use crate::core::Core;
 use crate::core::contract::{Answer, Ask, Input, News, Now, StreamEvent};
 use crate::core::definition::{PullPolicy, Source as RootfsSource};
-use crate::ids::ConnId;
+use crate::ids::{ConnId, IdMap};
 use crate::limits::{CONNECTIONS_MAX, CONNECTIONS_REFUSED_MAX, OVERLOAD_RETRY};
 use crate::os::client::{Client, Doing, Read1, Socket};
 use crate::os::descriptors::Descriptors;
@@ -24,11 +24,11 @@ use crate::wire::http_in::{Method, Parser, Phase, Step};
 use crate::wire::http_out::{self, Framing, Response};
 use mio::{Interest, Registry};
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::BinaryHeap;
 use std::io;
 
 pub struct Clients {
-    map: HashMap<ConnId, Client>,
+    map: IdMap<ConnId, Client>,
     minted: u64,
     /// Where images are, for the one question that is asked of the disk: is it there?
     images: Images,
@@ -51,7 +51,7 @@ pub struct Clients {
 impl Clients {
     pub fn new(images: Images, registries: Registries, networking: Networking, descriptors: Descriptors) -> Clients {
         Clients {
-            map: HashMap::new(),
+            map: IdMap::default(),
             minted: 0,
             images,
             registries,

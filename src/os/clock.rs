@@ -1,22 +1,31 @@
-//! The one clock, read once per turn. Monotonic milliseconds count from the daemon's start.
+//! The one clock, read once per turn. Monotonic milliseconds count from the daemon's start; the time of day, which is
+//! only shown, is counted on from them and set right every second.
 
 use crate::core::contract::Now;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 pub struct Clock {
     start: Instant,
+    set: Now,
 }
+
+const SET_EVERY_MS: u64 = 1_000;
 
 impl Clock {
     pub fn start() -> Clock {
-        Clock { start: Instant::now() }
+        Clock { start: Instant::now(), set: Now { mono_ms: 0, unix_ms: unix_ms() } }
     }
 
-    pub fn now(&self) -> Now {
-        Now {
-            mono_ms: self.start.elapsed().as_millis() as u64,
-            // A clock before 1970 is shown as 1970: times are only shown, never waited for.
-            unix_ms: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64),
+    pub fn now(&mut self) -> Now {
+        let mono_ms = self.start.elapsed().as_millis() as u64;
+        if mono_ms - self.set.mono_ms >= SET_EVERY_MS {
+            self.set = Now { mono_ms, unix_ms: unix_ms() };
         }
+        Now { mono_ms, unix_ms: self.set.unix_ms + (mono_ms - self.set.mono_ms) }
     }
+}
+
+/// A clock before 1970 is shown as 1970: times are only shown, never waited for.
+fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64)
 }

@@ -5,7 +5,7 @@
 use crate::core::Core;
 use crate::core::contract::{Exit, ExitCause, Input, LaunchFault, LaunchFaultKind, Now, StopSignal, Usage};
 use crate::core::definition::Definition;
-use crate::ids::InstanceId;
+use crate::ids::{IdMap, InstanceId};
 use crate::os::descriptors::Descriptors;
 use crate::os::meter::Meter;
 use crate::os::pipes::{Drawn, Pipes};
@@ -20,7 +20,7 @@ use mio::Registry;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 
@@ -49,7 +49,7 @@ enum Process {
 }
 
 pub struct Instances {
-    map: HashMap<InstanceId, Hosted>,
+    map: IdMap<InstanceId, Hosted>,
     pub children: Children,
     pub meter: Meter,
     runtimes: BTreeMap<String, Runtime>,
@@ -76,7 +76,7 @@ impl Instances {
         descriptors: Descriptors,
     ) -> Instances {
         Instances {
-            map: HashMap::new(),
+            map: IdMap::default(),
             children: Children::default(),
             meter,
             runtimes: BTreeMap::new(),

@@ -6,7 +6,7 @@
 use crate::core::Core;
 use crate::core::contract::{Input, LaunchFault, LaunchFaultKind, Now};
 use crate::core::definition::PortMapping;
-use crate::ids::InstanceId;
+use crate::ids::{IdMap, InstanceId};
 use crate::limits::{KNOCK_PAUSE, KNOCK_WAIT, PORT_BUFFER, PORT_CONNECTIONS_MAX, READ_BUDGET};
 use crate::os::client::Socket;
 use crate::os::descriptors::Descriptors;
@@ -19,7 +19,6 @@ use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrIn, SockaddrIn6, connect, setsockopt, socket, sockopt,
 };
-use std::collections::HashMap;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
@@ -88,10 +87,10 @@ struct Knock {
 pub struct Ports {
     descriptors: Descriptors,
     minted: u64,
-    named: HashMap<u64, Named>,
-    published: HashMap<InstanceId, Published>,
-    pairs: HashMap<u64, Pair>,
-    knocks: HashMap<InstanceId, Knock>,
+    named: IdMap<u64, Named>,
+    published: IdMap<InstanceId, Published>,
+    pairs: IdMap<u64, Pair>,
+    knocks: IdMap<InstanceId, Knock>,
     /// Pairs with more to do though the kernel will not say so again.
     runnable: Vec<u64>,
     scratch: Vec<u8>,

@@ -88,17 +88,17 @@ impl Reactor {
 
     pub fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(1024);
-        self.instances.children.rise_above();
-        let start = self.clock.now();
-        self.database.start(&mut self.instances.children, start);
+        let mut now = self.clock.now();
+        self.database.start(&mut self.instances.children, now);
         while self.exit != Exit::Over {
-            let timeout = self.sleep_for(self.clock.now());
+            // The time of the last turn: a deadline that it missed by its own length is due in the next.
+            let timeout = self.sleep_for(now);
             if let Err(e) = self.poll.poll(&mut events, timeout)
                 && e.kind() != io::ErrorKind::Interrupted
             {
                 return Err(e);
             }
-            let now = self.clock.now();
+            now = self.clock.now();
             self.clients.serve_runnable(&mut self.core, now);
             self.instances.serve_runnable(&mut self.core, now);
             for event in &events {

@@ -23,12 +23,12 @@ pub enum Role {
     Postgres,
 }
 
-/// How much nicer everything else is.
+/// How much nicer than the loop its launchers are.
 const LOOP_NICENESS: i32 = 10;
 
 #[derive(Default)]
 pub struct Children {
-    /// The niceness that children get, if the loop has one of its own.
+    /// The niceness that the loop was started with, while it has a better one.
     ordinary: Option<i32>,
     roles: HashMap<i32, Role>,
     /// Launchers whose report has not been dealt with.
@@ -38,13 +38,22 @@ pub struct Children {
 }
 
 impl Children {
-    /// Puts this thread before everything it starts: fifty launchers at once must not keep the loop from the fifty-first,
-    /// nor busy sandboxes from its clients. Without the right to do so everything is as it was.
-    pub fn rise_above(&mut self) {
+    /// Puts this thread before the launchers, as long as there are any: fifty of them at once must not keep the loop from
+    /// the fifty-first. Not for longer: a thread of a better niceness takes the CPU from whoever has just written to it,
+    /// in the middle of the write, and every call would pay for two more switches. Without the right to do so everything
+    /// is as it was.
+    fn rise(&mut self) {
         // SAFETY: both take plain numbers; 0 is this thread.
         let ordinary = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
         if unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, ordinary - LOOP_NICENESS) } == 0 {
             self.ordinary = Some(ordinary);
+        }
+    }
+
+    fn sink(&mut self) {
+        if let Some(ordinary) = self.ordinary.take() {
+            // SAFETY: as above.
+            unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, ordinary) };
         }
     }
 
@@ -53,7 +62,12 @@ impl Children {
             // SAFETY: takes plain numbers. It is our child and not reaped yet, so the pid is nobody else's.
             unsafe { libc::setpriority(libc::PRIO_PROCESS, pid as libc::id_t, ordinary) };
         }
-        self.unsettled += usize::from(matches!(role, Role::Launcher(_)));
+        if matches!(role, Role::Launcher(_)) {
+            if self.unsettled == 0 {
+                self.rise();
+            }
+            self.unsettled += 1;
+        }
         self.roles.insert(pid, role);
     }
 
@@ -92,6 +106,7 @@ impl Children {
         self.unsettled -= 1;
         if self.unsettled == 0 {
             self.unclaimed.clear();
+            self.sink();
         }
     }
 

@@ -47,7 +47,7 @@ pub fn own_child_heard(args: &[OsString]) -> io::Result<(i32, OwnedFd)> {
 }
 
 fn this_binary() -> Command {
-    let mut command = Command::new("/proc/self/exe");
+    let mut command = Command::new(crate::sandbox::this_program());
     // A terminal's Ctrl-C is for the daemon, which then ends its children in order.
     command.arg0("stdiod").process_group(0);
     command

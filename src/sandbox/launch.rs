@@ -43,7 +43,7 @@ pub fn command(plan: &LaunchPlan, report: OwnedFd) -> io::Result<Launcher> {
     // At once: the serializer alone would make a system call for every comma.
     memory.write_all(&serde_json::to_vec(plan)?)?;
     let fds = [OwnedFd::from(memory), report];
-    let mut command = Command::new("/proc/self/exe");
+    let mut command = Command::new(crate::sandbox::this_program());
     command.arg0("stdiod").arg(SUBCOMMAND).args(fds.iter().map(|fd| fd.as_raw_fd().to_string()));
     // Here and not in the child: without anything to do between fork and exec, the child needs no copy of this
     // process's page tables, and exec comes several times sooner.

@@ -23,6 +23,20 @@ pub mod volumes;
 pub mod within;
 
 use std::ffi::OsString;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+/// What to execute for a child: the very file that this process was started from, also when an upgrade has put another in
+/// its place. Held open by its name because under valgrind, where the hot path is counted, `/proc/self/exe` is valgrind.
+pub fn this_program() -> PathBuf {
+    static THIS: OnceLock<Option<File>> = OnceLock::new();
+    match THIS.get_or_init(|| File::open(std::env::current_exe().ok()?).ok()) {
+        Some(file) => format!("/proc/self/fd/{}", file.as_raw_fd()).into(),
+        None => "/proc/self/exe".into(),
+    }
+}
 
 /// If the arguments (without the program's name) are those of a child, lives its life and gives its exit code. To be
 /// asked before anything else in `main`: these are no commands of a user.

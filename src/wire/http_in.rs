@@ -77,8 +77,9 @@ impl<'a> Request<'a> {
     pub fn headers_of(&self, prefix: &'static str) -> impl Iterator<Item = (String, &'a [u8])> + use<'a> {
         let (head, fields) = (self.head, self.fields);
         fields.iter().filter_map(move |field| {
-            let name = String::from_utf8_lossy(field.name.of(head)).to_ascii_lowercase();
-            Some((name.strip_prefix(prefix)?.to_string(), field.value.of(head)))
+            let (start, rest) = field.name.of(head).split_at_checked(prefix.len())?;
+            let named = start.eq_ignore_ascii_case(prefix.as_bytes());
+            named.then(|| (String::from_utf8_lossy(rest).to_ascii_lowercase(), field.value.of(head)))
         })
     }
 
