@@ -27,6 +27,13 @@ pub const CHUNK_LINE_MAX: usize = 256;
 pub const TRAILERS_MAX: usize = 8 * KIB;
 /// What a connection between two requests may keep of a large buffer.
 pub const BUFFER_KEPT_MAX: usize = 32 * KIB;
+/// Freed memory that the daemon keeps for its next large answer, and the size from which on a buffer goes back at once.
+pub const MALLOC_KEPT_MAX: usize = 8 * MIB;
+pub const MALLOC_MMAP_MIN: usize = 4 * MIB;
+/// What the kernel holds of a server's stdout; it takes memory only for what is in it.
+pub const STDOUT_PIPE: usize = 256 * KIB;
+/// From this size on bytes that go out are not gathered with others, but written from the buffer they are in.
+pub const PART_MIN: usize = 16 * KIB;
 /// Memory for requests that are still coming in, over all connections, beyond what each may keep anyway; then 503.
 pub const REQUESTS_BYTES_MAX: usize = 256 * MIB;
 /// When whoever found no room may come back.

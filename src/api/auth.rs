@@ -1,5 +1,5 @@
-//! Who asks, and what they may do. Owns the table of bearer tokens by their SHA-256; never holds a token itself.
-//! Finding one costs a hash and a lookup, so that its time tells nothing about tokens that are there.
+//! Who asks, and what they may do. Owns the table of bearer tokens by their SHA-256; holds no token itself but what a
+//! connection has shown. Finding one costs a hash and a lookup, so that its time tells nothing about tokens that are there.
 
 use crate::api::fault::{Code, Fault};
 use crate::core::contract::Token;
@@ -134,6 +134,17 @@ impl Principal {
 pub struct Tokens {
     by_hash: HashMap<[u8; 32], Arc<Known>>,
     by_name: BTreeMap<String, Arc<Known>>,
+    /// Counts the changes.
+    edition: u64,
+}
+
+/// What the other end of a connection showed with its last request, and who that was: as long as it shows the same and no
+/// token has changed, there is nothing to hash.
+#[derive(Debug, Default)]
+pub struct Shown {
+    header: Vec<u8>,
+    edition: u64,
+    who: Option<Principal>,
 }
 
 #[derive(Debug)]
@@ -153,6 +164,7 @@ impl Tokens {
             scopes: Scopes::of(&token.scopes),
             servers: token.servers.clone().into(),
         };
+        self.edition += 1;
         let known = Arc::new(Known { token, principal });
         self.by_hash.insert(known.token.hash, known.clone());
         self.by_name.insert(known.token.name.clone(), known);
@@ -161,6 +173,7 @@ impl Tokens {
 
     pub fn remove(&mut self, name: &str) -> Option<Token> {
         let known = self.by_name.remove(name)?;
+        self.edition += 1;
         self.by_hash.remove(&known.token.hash);
         Some(known.token.clone())
     }
@@ -180,6 +193,22 @@ impl Tokens {
 
     pub fn is_empty(&self) -> bool {
         self.by_name.is_empty()
+    }
+
+    /// As `authenticate`, for a connection that may have shown the same before.
+    pub fn recognise(&self, authorization: Option<&[u8]>, shown: &mut Shown) -> Result<Principal, Fault> {
+        if let (Some(who), Some(header)) = (&shown.who, authorization)
+            && shown.edition == self.edition
+            && shown.header == header
+        {
+            return Ok(who.clone());
+        }
+        shown.who = None;
+        let who = self.authenticate(authorization)?;
+        shown.header.clear();
+        shown.header.extend_from_slice(authorization.unwrap_or_default());
+        (shown.edition, shown.who) = (self.edition, Some(who.clone()));
+        Ok(who)
     }
 
     /// The value of an `Authorization` header, as it came.
@@ -298,6 +327,24 @@ mod tests {
         assert!(tokens.insert(token("admin", "s1", &["admin:read", "admin:write", "mcp:call"], &[])));
         assert!(tokens.insert(token("agent", "s2", &["mcp:call", "from:the:future"], &["time"])));
         tokens
+    }
+
+    #[test]
+    fn a_connection_is_recognised_until_it_shows_something_else_or_a_token_changes() {
+        let mut tokens = table();
+        let mut shown = Shown::default();
+        let mut ask = |tokens: &Tokens, header: &[u8]| tokens.recognise(Some(header), &mut shown).map(|who| who.name);
+        for _ in 0..2 {
+            assert_eq!(ask(&tokens, b"Bearer s2").as_deref(), Ok("agent"));
+        }
+        assert!(ask(&tokens, b"Bearer s3").is_err());
+        assert_eq!(ask(&tokens, b"Bearer s1").as_deref(), Ok("admin"));
+        assert_eq!(ask(&tokens, b"Bearer s2").as_deref(), Ok("agent"));
+        tokens.remove("agent");
+        for _ in 0..2 {
+            assert!(ask(&tokens, b"Bearer s2").is_err(), "revoked");
+        }
+        assert!(tokens.recognise(None, &mut shown).is_err());
     }
 
     #[test]

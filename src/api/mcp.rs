@@ -119,10 +119,12 @@ fn takes(request: &Request<'_>) -> Result<Takes, Response> {
 
 fn accepts(request: &Request<'_>, media: &str) -> bool {
     let Some(accept) = request.header("accept") else { return true };
-    let family = media.split('/').next().unwrap_or_default();
-    String::from_utf8_lossy(accept).split(',').any(|range| {
-        let range = range.split(';').next().unwrap_or_default().trim();
-        range == "*/*" || range.eq_ignore_ascii_case(media) || range.strip_suffix("/*") == Some(family)
+    let family = &media.as_bytes()[..media.find('/').unwrap_or(media.len())];
+    accept.split(|byte| *byte == b',').any(|range| {
+        let essence = range.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+        essence == b"*/*"
+            || essence.eq_ignore_ascii_case(media.as_bytes())
+            || essence.strip_suffix(b"/*") == Some(family)
     })
 }
 
@@ -343,11 +345,11 @@ fn base64(text: &[u8]) -> Option<Vec<u8>> {
 
 pub fn message(status: u16, session: Option<SessionId>, body: Vec<u8>) -> Response {
     let headers = session.map(|session| (SESSION, session.to_string())).into_iter().collect();
-    Response { status, content_type: JSON, headers, body }
+    Response { headers, ..Response::new(status, JSON, body) }
 }
 
 pub fn accepted() -> Response {
-    Response { status: 202, content_type: "", headers: Vec::new(), body: Vec::new() }
+    Response::new(202, "", Vec::new())
 }
 
 /// The head of a stream and its first events; whoever writes it leaves it open.
@@ -358,7 +360,7 @@ pub fn stream(session: Option<SessionId>, events: &[StreamEvent]) -> Response {
     for one in events {
         event(&mut body, one);
     }
-    Response { status: 200, content_type: EVENTS, headers, body }
+    Response { headers, ..Response::new(200, EVENTS, body) }
 }
 
 pub fn event(out: &mut Vec<u8>, event: &StreamEvent) {
@@ -398,7 +400,7 @@ fn error(status: u16, id: Option<&RawValue>, code: i64, message: &str, data: Opt
     }
     let id = id.map_or("null", RawValue::get);
     let body = jsonrpc::error(id, error.to_string().as_bytes());
-    Response { status, content_type: JSON, headers: Vec::new(), body }
+    Response::new(status, JSON, body)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! REST: from a whole HTTP request to what is asked, and from an answer to a whole HTTP response. Owns queries, bodies
 //! and media types; never waits and never decides. A call's `params` and a server's `result` pass through as slices.
 
-use crate::api::auth::{self, Need, Peer, Principal, Scopes, Tokens};
+use crate::api::auth::{self, Need, Peer, Principal, Scopes, Shown, Tokens};
 use crate::api::fault::{self, Code, Fault};
 use crate::api::json::{self, Field, Fields};
 use crate::api::mcp::{self, EVENTS};
@@ -34,10 +34,15 @@ pub enum Interpreted<'a> {
 }
 
 /// What a request asks, if whoever sends it may ask that.
-pub fn interpret<'a>(request: &Request<'a>, tokens: &Tokens, peer: &Peer) -> Result<Interpreted<'a>, Fault> {
+pub fn interpret<'a>(
+    request: &Request<'a>,
+    tokens: &Tokens,
+    peer: &Peer,
+    shown: &mut Shown,
+) -> Result<Interpreted<'a>, Fault> {
     let route = route::route(request.method, &request.path)?;
     if let Route::Mcp(server, door) = route {
-        let ask = match identify(request, tokens, peer, Need::Call) {
+        let ask = match identify(request, tokens, peer, shown, Need::Call) {
             Ok(who) => mcp::interpret(request, door).map(|ask| (who, ask)),
             Err(fault) => Err(mcp::refuse(None, &fault)),
         };
@@ -46,7 +51,7 @@ pub fn interpret<'a>(request: &Request<'a>, tokens: &Tokens, peer: &Peer) -> Res
             Err(response) => Interpreted::Direct(response),
         });
     }
-    let who = identify(request, tokens, peer, route.needs())?;
+    let who = identify(request, tokens, peer, shown, route.needs())?;
     let mut query = Query::of(request, known_query(&route))?;
     let ask = match route {
         Route::Healthz => {
@@ -93,22 +98,28 @@ pub fn interpret<'a>(request: &Request<'a>, tokens: &Tokens, peer: &Peer) -> Res
 
 /// The refusal of a request whose body is still coming, if no body could change it: nobody is listened to for megabytes
 /// only to be told that the token is wrong.
-pub fn refuse_early(head: &Request<'_>, tokens: &Tokens, peer: &Peer) -> Option<Response> {
+pub fn refuse_early(head: &Request<'_>, tokens: &Tokens, peer: &Peer, shown: &mut Shown) -> Option<Response> {
     let route = match route::route(head.method, &head.path) {
         Ok(route) => route,
         Err(fault) => return Some(refuse(&fault)),
     };
-    let fault = identify(head, tokens, peer, route.needs()).err()?;
+    let fault = identify(head, tokens, peer, shown, route.needs()).err()?;
     Some(if matches!(route, Route::Mcp(..)) { mcp::refuse(None, &fault) } else { refuse(&fault) })
 }
 
 /// Whoever shows a token is who it says, also where none is asked for.
-pub fn identify(request: &Request<'_>, tokens: &Tokens, peer: &Peer, need: Need) -> Result<Principal, Fault> {
+pub fn identify(
+    request: &Request<'_>,
+    tokens: &Tokens,
+    peer: &Peer,
+    shown: &mut Shown,
+    need: Need,
+) -> Result<Principal, Fault> {
     if need == Need::Nothing {
         return Ok(Principal::nobody());
     }
     let who = match (peer, request.header("authorization")) {
-        (Peer::Token, header) | (Peer::Trusted, header @ Some(_)) => tokens.authenticate(header)?,
+        (Peer::Token, header) | (Peer::Trusted, header @ Some(_)) => tokens.recognise(header, shown)?,
         (Peer::Trusted, None) => {
             auth::refuse_foreign_pages(request.host(), request.header("origin"))?;
             Principal::anonymous()
@@ -296,11 +307,13 @@ fn names(field: Field, max: usize, rule: fn(&str) -> Result<String, String>) -> 
 /// `Answer::Stream` gives the head and the first events of a stream; whoever writes it leaves it open.
 pub fn render(answer: Answer) -> Response {
     match answer {
-        Answer::Result(result) => response(200, JSON, framed(br#"{"result":"#, &result, br#","error":null}"#)),
+        Answer::Result(result) => {
+            Response { around: [r#"{"result":"#, r#","error":null}"#], ..response(200, JSON, result) }
+        }
         Answer::ServerError { code, error } => {
             let status = fault::server_error_status(code);
-            let body = framed(br#"{"result":null,"error":"#, &error, b"}");
-            Response { headers: vec![(ERROR_SOURCE, "server".into())], ..response(status, JSON, body) }
+            let around = [r#"{"result":null,"error":"#, "}"];
+            Response { headers: vec![(ERROR_SOURCE, "server".into())], around, ..response(status, JSON, error) }
         }
         Answer::Registered(view) => {
             let location = format!("{}/{}", route::SERVERS, view.id);
@@ -396,16 +409,7 @@ struct NewsObject<'a> {
 }
 
 fn response(status: u16, content_type: &'static str, body: Vec<u8>) -> Response {
-    Response { status, content_type, headers: Vec::new(), body }
-}
-
-/// One allocation, whatever the size.
-fn framed(before: &[u8], raw: &[u8], after: &[u8]) -> Vec<u8> {
-    let mut body = Vec::with_capacity(before.len() + raw.len() + after.len());
-    body.extend_from_slice(before);
-    body.extend_from_slice(raw);
-    body.extend_from_slice(after);
-    body
+    Response::new(status, content_type, body)
 }
 
 fn to_json(value: &impl Serialize) -> Vec<u8> {
@@ -538,7 +542,7 @@ mod tests {
             .as_bytes(),
         );
         assert_eq!(parser.step(), Step::Request);
-        let answer = match interpret(&parser.request(), &tokens(), &peer)? {
+        let answer = match interpret(&parser.request(), &tokens(), &peer, &mut Shown::default())? {
             Interpreted::Ask { who, ask } => format!("{} {ask:?}", who.name),
             Interpreted::Direct(response) => format!("{response:?}"),
         };
@@ -621,7 +625,7 @@ mod tests {
         );
         assert_eq!(parser.step(), Step::Request);
         let request = parser.request();
-        let asked = interpret(&request, &Tokens::default(), &Peer::Trusted).unwrap();
+        let asked = interpret(&request, &Tokens::default(), &Peer::Trusted, &mut Shown::default()).unwrap();
         let Interpreted::Ask { ask: Ask::Call { method, params: Some(params), timeout_ms, .. }, .. } = asked else {
             panic!("{asked:?}")
         };
@@ -778,19 +782,19 @@ mod tests {
     }
 
     fn body(response: &Response) -> Value {
-        serde_json::from_slice(&response.body).unwrap()
+        serde_json::from_slice(&response.whole_body()).unwrap()
     }
 
     #[test]
     fn a_servers_answer_passes_byte_for_byte() {
         let exact = br#"{"n":1.50e+01, "k":"\u00e9\/"}"#;
         let answer = render(Answer::Result(exact.to_vec()));
-        assert_eq!(answer.body, br#"{"result":{"n":1.50e+01, "k":"\u00e9\/"},"error":null}"#);
+        assert_eq!(answer.whole_body(), br#"{"result":{"n":1.50e+01, "k":"\u00e9\/"},"error":null}"#);
         assert_eq!((answer.status, answer.body.capacity()), (200, answer.body.len()));
         assert!(answer.headers.is_empty());
         let error = br#"{"code":-32601,"message":"Unknown tool: x"}"#;
         let answer = render(Answer::ServerError { code: -32601, error: error.to_vec() });
-        assert_eq!(answer.body, br#"{"result":null,"error":{"code":-32601,"message":"Unknown tool: x"}}"#);
+        assert_eq!(answer.whole_body(), br#"{"result":null,"error":{"code":-32601,"message":"Unknown tool: x"}}"#);
         assert_eq!((answer.status, header(&answer, ERROR_SOURCE)), (404, Some("server")));
     }
 

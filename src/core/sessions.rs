@@ -7,7 +7,7 @@ use crate::ids::{CallId, ConnId, IdMap, InstanceId, ServerId, SessionId, VoiceId
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// Versions of the protocol that have sessions.

@@ -4,6 +4,8 @@
 use crate::api::auth::Peer;
 use crate::config::{Auth, Config, Listen};
 use crate::core::{Core, Settings};
+use crate::limits::{MALLOC_KEPT_MAX, MALLOC_MMAP_MIN};
+use crate::os::alarm::Alarm;
 use crate::os::client::Socket;
 use crate::os::clients::Clients;
 use crate::os::clock::Clock;
@@ -47,6 +49,7 @@ pub struct Boot {
     pub clock: Clock,
     pub core: Core,
     pub signals: Signals,
+    pub alarm: Alarm,
     pub listeners: Vec<Listener>,
     pub clients: Clients,
     pub instances: Instances,
@@ -73,11 +76,23 @@ pub fn serve(config: Config, file: Option<PathBuf>, filter: &'static LogFilter) 
     Ok(())
 }
 
+/// Large buffers come and go with large answers. Without this each would be new memory from the kernel, which clears it
+/// page by page: more work than all the rest of the answer.
+fn keep_freed_memory() {
+    // SAFETY: plain numbers, and nothing else allocates yet. Another libc may not know them, and goes on as it is.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, MALLOC_MMAP_MIN as i32);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, MALLOC_KEPT_MAX as i32);
+    }
+}
+
 fn prepare(config: &Config, file: Option<PathBuf>, filter: &'static LogFilter) -> Result<Boot, String> {
     let failed = |what: &str| {
         let what = what.to_string();
         move |e: io::Error| format!("{what}: {e}")
     };
+    keep_freed_memory();
     let descriptors = Descriptors::all_there_are();
     nix::sys::prctl::set_child_subreaper(true).map_err(|e| format!("cannot become a subreaper: {e}"))?;
     let poll = Poll::new().map_err(failed("epoll"))?;
@@ -85,6 +100,7 @@ fn prepare(config: &Config, file: Option<PathBuf>, filter: &'static LogFilter) -
     poll.registry()
         .register(signals.socket(), Source::Signals.token(), Interest::READABLE)
         .map_err(failed("signals"))?;
+    let alarm = Alarm::new(poll.registry()).map_err(failed("the timer"))?;
     let listeners = listen(config, &poll)?;
 
     let layout = Layout::of(config.data_dir.clone());
@@ -137,6 +153,7 @@ fn prepare(config: &Config, file: Option<PathBuf>, filter: &'static LogFilter) -
         clock: Clock::start(),
         core,
         signals,
+        alarm,
         listeners,
         clients: Clients::new(images, config.registries(), networking, descriptors),
         probes,

@@ -2,16 +2,17 @@
 //! it is being answered nothing more is read, so a client that pipelines is held back by its own socket. Never decides
 //! what a request means.
 
-use crate::api::auth::Peer;
+use crate::api::auth::{Peer, Shown};
 use crate::ids::ConnId;
 use crate::limits::{
-    ANSWER_TIMEOUT, BODY_TIMEOUT, BUFFER_KEPT_MAX, HEAD_TIMEOUT, IDLE_TIMEOUT, LINGER_BYTES_MAX, LINGER_SILENCE_MAX,
-    LINGER_TIME_MAX, READ_BUDGET, STREAM_BACKLOG_MAX, WRITE_TIMEOUT,
+    ANSWER_TIMEOUT, BODY_TIMEOUT, HEAD_TIMEOUT, IDLE_TIMEOUT, LINGER_BYTES_MAX, LINGER_SILENCE_MAX, LINGER_TIME_MAX,
+    READ_BUDGET, STREAM_BACKLOG_MAX, WRITE_TIMEOUT,
 };
 use crate::os::room::Share;
+use crate::wire::backlog::Backlog;
 use crate::wire::http_in::{Parser, Phase, Step};
 use mio::net::{TcpStream, UnixStream};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
@@ -43,12 +44,26 @@ impl Socket {
             Socket::Unix(socket) => socket,
         }
     }
+}
 
-    pub fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+impl Write for Socket {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         match self {
             Socket::Tcp(socket) => socket.write(buf),
             Socket::Unix(socket) => socket.write(buf),
         }
+    }
+
+    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(socket) => socket.write_vectored(parts),
+            Socket::Unix(socket) => socket.write_vectored(parts),
+        }
+    }
+
+    /// There is nothing between us and the kernel.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -84,6 +99,7 @@ pub struct Client {
     pub id: ConnId,
     pub socket: Socket,
     pub peer: Peer,
+    pub shown: Shown,
     pub parser: Parser,
     /// Of the room for what `parser` holds.
     pub share: Share,
@@ -94,8 +110,8 @@ pub struct Client {
     pub hung_up: bool,
     /// It has its place among those that go on in the next turn.
     pub queued: bool,
-    out: Vec<u8>,
-    written: usize,
+    /// What is written to it; `flush` sends it.
+    pub out: Backlog,
     /// While something is left to write: when the client last took any of it, and when it must have taken all.
     taken_ms: Option<u64>,
     written_by_ms: Option<u64>,
@@ -125,14 +141,14 @@ impl Client {
             id,
             socket,
             peer,
+            shown: Shown::default(),
             parser: Parser::default(),
             share: Share::default(),
             doing: Doing::Reading,
             readable: true,
             hung_up: false,
             queued: false,
-            out: Vec::new(),
-            written: 0,
+            out: Backlog::default(),
             taken_ms: None,
             written_by_ms: None,
             keep_alive: true,
@@ -172,34 +188,22 @@ impl Client {
     }
 
     /// The connection goes to somebody else: the socket, and what is still to be written to it.
-    pub fn hand_over(mut self) -> (Socket, Vec<u8>) {
-        (self.socket, self.out.split_off(self.written))
-    }
-
-    /// Where answers are written to; `flush` sends them.
-    pub fn out(&mut self) -> &mut Vec<u8> {
-        &mut self.out
+    pub fn hand_over(self) -> (Socket, Vec<u8>) {
+        (self.socket, self.out.into_bytes())
     }
 
     /// Sends what it can. Writes first and asks later: only a short write leaves anything for a WRITABLE event.
     pub fn flush(&mut self, now_ms: u64) -> io::Result<()> {
-        while self.written < self.out.len() {
-            match self.socket.write(&self.out[self.written..]) {
+        while !self.out.is_empty() {
+            match self.out.write_to(&mut self.socket) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                Ok(n) => {
-                    self.written += n;
-                    self.taken_ms = Some(now_ms);
-                }
+                Ok(_) => self.taken_ms = Some(now_ms),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return self.wait_for_room(now_ms),
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
             }
         }
-        self.out.clear();
-        (self.written, self.taken_ms, self.written_by_ms) = (0, None, None);
-        if self.out.capacity() > BUFFER_KEPT_MAX {
-            self.out = Vec::new();
-        }
+        (self.taken_ms, self.written_by_ms) = (None, None);
         if self.doing == Doing::Closing {
             self.socket.finish()?;
             self.readable = true;
@@ -216,7 +220,7 @@ impl Client {
         if self.doing != Doing::Streaming {
             let whole_ms = now_ms + ANSWER_TIMEOUT.as_millis() as u64;
             deadline_ms = deadline_ms.min(*self.written_by_ms.get_or_insert(whole_ms));
-        } else if self.backlog() > STREAM_BACKLOG_MAX {
+        } else if self.out.len() > STREAM_BACKLOG_MAX {
             return Err(ErrorKind::OutOfMemory.into());
         }
         self.deadline_ms = Some(deadline_ms);
@@ -252,12 +256,8 @@ impl Client {
         }
     }
 
-    fn backlog(&self) -> usize {
-        self.out.len() - self.written
-    }
-
     pub fn has_backlog(&self) -> bool {
-        self.backlog() > 0
+        !self.out.is_empty()
     }
 
     /// Bytes came: a request that has begun, or come to its body, has a deadline of its own. More bytes of the same
@@ -304,7 +304,7 @@ mod tests {
     fn an_answer_that_is_taken_in_drops_has_an_end_all_the_same() {
         let (mut client, mut reader) = client();
         client.doing = Doing::Closing;
-        client.out().resize(64 << 20, b'a');
+        client.out.tail().resize(64 << 20, b'a');
         client.flush(0).unwrap();
         assert_eq!(client.deadline_ms, Some(WRITE_TIMEOUT.as_millis() as u64), "it took what its socket holds");
         let mut now_ms = 0;
@@ -323,7 +323,7 @@ mod tests {
     fn a_stream_of_events_has_no_last_byte_but_a_bound() {
         let (mut client, mut reader) = client();
         client.doing = Doing::Streaming;
-        client.out().resize(STREAM_BACKLOG_MAX, b'a');
+        client.out.tail().resize(STREAM_BACKLOG_MAX, b'a');
         client.flush(0).unwrap();
         let mut drop = vec![0; 64 << 10];
         for at_ms in (1..13).map(|round| round * 29 * SECOND) {
@@ -331,7 +331,7 @@ mod tests {
             client.flush(at_ms).unwrap();
             assert!(client.has_backlog() && client.deadline_ms.is_none_or(|at| at > at_ms), "{at_ms}");
         }
-        client.out().resize(4 * STREAM_BACKLOG_MAX, b'a');
+        client.out.tail().resize(4 * STREAM_BACKLOG_MAX, b'a');
         assert!(client.flush(1000 * SECOND).is_err(), "it hears too little of what is said");
     }
 
@@ -340,7 +340,7 @@ mod tests {
         let (mut client, mut peer) = client();
         let mut scratch = vec![0; 1 << 10];
         client.doing = Doing::Closing;
-        client.out().extend_from_slice(b"answer");
+        client.out.tail().extend_from_slice(b"answer");
         client.flush(0).unwrap();
         peer.write_all(&[b'x'; 5000]).unwrap();
         client.drain(&mut scratch, SECOND);

@@ -25,7 +25,7 @@ use crate::wire::http_out::{self, Framing, Response};
 use mio::{Interest, Registry};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::io;
+use std::io::{self, Write};
 
 pub struct Clients {
     map: IdMap<ConnId, Client>,
@@ -100,7 +100,7 @@ impl Clients {
         }
         let mut client = Client::new(id, socket, peer, now.mono_ms);
         if self.map.len() >= CONNECTIONS_MAX {
-            client.out().extend_from_slice(http_out::BUSY);
+            client.out.tail().extend_from_slice(http_out::BUSY);
             client.doing = Doing::Closing;
         }
         self.map.insert(id, client);
@@ -150,7 +150,7 @@ impl Clients {
             match client.read(&mut self.scratch) {
                 Read1::Nothing => {
                     if let Err(response) = admissible(client, &mut self.room, core, now) {
-                        return self.refuse(id, &response, now);
+                        return self.refuse(id, response, now);
                     }
                     return self.go_on_later(id);
                 }
@@ -160,12 +160,12 @@ impl Clients {
                 }
                 Read1::Step(Step::Continue) => {
                     if let Err(response) = admissible(client, &mut self.room, core, now) {
-                        return self.refuse(id, &response, now);
+                        return self.refuse(id, response, now);
                     }
-                    client.out().extend_from_slice(http_out::CONTINUE);
+                    client.out.tail().extend_from_slice(http_out::CONTINUE);
                     self.touched.push(id);
                 }
-                Read1::Step(Step::Refuse(fault)) => return self.refuse(id, &rest::refuse(&fault), now),
+                Read1::Step(Step::Refuse(fault)) => return self.refuse(id, rest::refuse(&fault), now),
                 Read1::Step(Step::Request) => return self.request(id, core, now),
                 Read1::Step(Step::NeedMore) => unreachable!("read() goes on instead"),
             }
@@ -182,7 +182,7 @@ impl Clients {
     }
 
     /// The answer to a request that is not read to its end: nothing on the connection means anything after it.
-    fn refuse(&mut self, id: ConnId, response: &Response, now: Now) {
+    fn refuse(&mut self, id: ConnId, response: Response, now: Now) {
         let Some(client) = self.map.get_mut(&id) else { return };
         (client.keep_alive, client.head_only, client.http10) = (false, false, false);
         self.respond(id, response, now);
@@ -195,7 +195,7 @@ impl Clients {
         let request = client.parser.request();
         (client.keep_alive, client.http10) = (request.keep_alive && core.is_accepting(), request.http10);
         client.head_only = request.method == Method::Head;
-        match proxy::aim(&request, &client.peer, core) {
+        match proxy::aim(&request, &client.peer, &mut client.shown, core) {
             Ok(None) => {}
             Ok(Some((instance, request))) => {
                 let client = self.remove(id).expect("it is being served");
@@ -203,9 +203,9 @@ impl Clients {
                 self.handed.push(Handed { instance, socket, unwritten, request });
                 return;
             }
-            Err(fault) => return self.respond(id, &rest::refuse(&fault), now),
+            Err(fault) => return self.respond(id, rest::refuse(&fault), now),
         }
-        let response = match rest::interpret(&request, core.tokens(), &client.peer) {
+        let response = match rest::interpret(&request, core.tokens(), &client.peer, &mut client.shown) {
             Ok(Interpreted::Ask { who, ask }) => {
                 let missing = missing_image(&ask, &self.images, &self.registries);
                 match missing.or_else(|| missing_network(&ask, &self.networking)) {
@@ -219,7 +219,7 @@ impl Clients {
             Ok(Interpreted::Direct(response)) => response,
             Err(fault) => rest::refuse(&fault),
         };
-        self.respond(id, &response, now);
+        self.respond(id, response, now);
     }
 
     /// What the core has read of a request it has kept: the bytes make room for others while the client waits.
@@ -236,14 +236,14 @@ impl Clients {
         let response = rest::render(answer);
         match streams {
             true => self.open_stream(id, &response),
-            false => self.respond(id, &response, now),
+            false => self.respond(id, response, now),
         }
     }
 
-    fn respond(&mut self, id: ConnId, response: &Response, now: Now) {
+    fn respond(&mut self, id: ConnId, response: Response, now: Now) {
         let Some(client) = self.map.get_mut(&id) else { return };
         let framing = Framing { keep_alive: client.keep_alive, head_only: client.head_only, http10: client.http10 };
-        http_out::write_response(client.out(), response, framing);
+        http_out::write_response(&mut client.out, response, framing);
         self.touched.push(id);
         if client.keep_alive {
             client.doing = Doing::Reading;
@@ -261,7 +261,7 @@ impl Clients {
         let Some(client) = self.map.get_mut(&id) else { return };
         client.doing = Doing::Streaming;
         let framing = Framing { keep_alive: false, head_only: client.head_only, http10: client.http10 };
-        http_out::write_stream_head(client.out(), first.status, first.content_type, &first.headers, framing);
+        http_out::write_stream_head(client.out.tail(), first.status, first.content_type, &first.headers, framing);
         self.push(id, &first.body);
     }
 
@@ -280,8 +280,8 @@ impl Clients {
     fn push(&mut self, id: ConnId, bytes: &[u8]) {
         let Some(client) = self.map.get_mut(&id) else { return };
         match client.http10 {
-            true => client.out().extend_from_slice(bytes),
-            false => http_out::write_chunk(client.out(), bytes),
+            true => client.out.tail().extend_from_slice(bytes),
+            false => http_out::write_chunk(client.out.tail(), bytes),
         }
         self.touched.push(id);
     }
@@ -289,7 +289,7 @@ impl Clients {
     pub fn end_stream(&mut self, id: ConnId) {
         let Some(client) = self.map.get_mut(&id) else { return };
         if !client.http10 {
-            http_out::write_last_chunk(client.out());
+            http_out::write_last_chunk(client.out.tail());
         }
         client.doing = Doing::Closing;
         self.touched.push(id);
@@ -297,7 +297,8 @@ impl Clients {
 
     /// The last phase of a turn: write what there is, close what is over.
     pub fn flush(&mut self, core: &mut Core, now: Now) {
-        for id in std::mem::take(&mut self.touched) {
+        let mut touched = std::mem::take(&mut self.touched);
+        for id in touched.drain(..) {
             let Some(client) = self.map.get_mut(&id) else { continue };
             if client.has_backlog() || client.doing == Doing::Closing {
                 if client.flush(now.mono_ms).is_err() {
@@ -316,6 +317,8 @@ impl Clients {
             }
             self.arm(id);
         }
+        // Nobody was added meanwhile; the list keeps its memory.
+        self.touched = touched;
     }
 
     fn arm(&mut self, id: ConnId) {
@@ -355,7 +358,7 @@ impl Clients {
         let in_request = client.parser.phase() != Phase::Idle;
         if client.doing == Doing::Reading && in_request && !client.has_backlog() {
             let fault = Fault::new(Code::RequestTimeout, "the request did not arrive in time");
-            self.refuse(id, &rest::refuse(&fault), now);
+            self.refuse(id, rest::refuse(&fault), now);
         } else {
             self.drop_client(id, core, now);
         }
@@ -384,7 +387,7 @@ impl Clients {
 fn admissible(client: &mut Client, room: &mut Room, core: &Core, now: Now) -> Result<(), Response> {
     if client.rearm_if_moved(now.mono_ms)
         && let Some(head) = client.parser.head()
-        && let Some(response) = proxy::refuse_early(&head, &client.peer, core)
+        && let Some(response) = proxy::refuse_early(&head, &client.peer, &mut client.shown, core)
     {
         return Err(response);
     }

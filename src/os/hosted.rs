@@ -302,8 +302,8 @@ impl Instances {
         while let Drawn::Bytes(n) = hosted.pipes.stderr.read(&mut self.scratch) {
             core.handle(Input::StderrRead { instance, bytes: &self.scratch[..n] }, now);
         }
-        while let Drawn::Bytes(n) = hosted.pipes.stdout.read(&mut self.scratch) {
-            feed_lines(instance, hosted, &self.scratch[..n], core, now);
+        while let Drawn::Bytes(_) = draw(&mut hosted.pipes, &mut self.scratch) {
+            read_lines(instance, hosted, core, now);
         }
         let oom = hosted.cgroup.as_ref().is_some_and(CgroupFiles::oom_killed);
         core.handle(Input::Exited { instance, exit: Exit { cause, oom } }, now);
@@ -336,10 +336,10 @@ fn read_stderr(instance: InstanceId, hosted: &mut Hosted, scratch: &mut [u8], co
 fn read_stdout(instance: InstanceId, hosted: &mut Hosted, scratch: &mut [u8], core: &mut Core, now: Now) {
     let mut taken = 0;
     while hosted.pipes.stdout.within_budget(taken) {
-        match hosted.pipes.stdout.read(scratch) {
+        match draw(&mut hosted.pipes, scratch) {
             Drawn::Bytes(n) => {
                 taken += n;
-                feed_lines(instance, hosted, &scratch[..n], core, now);
+                read_lines(instance, hosted, core, now);
             }
             Drawn::Empty => {}
             Drawn::Ended => core.handle(Input::StdoutClosed { instance }, now),
@@ -347,8 +347,24 @@ fn read_stdout(instance: InstanceId, hosted: &mut Hosted, scratch: &mut [u8], co
     }
 }
 
-fn feed_lines(instance: InstanceId, hosted: &mut Hosted, bytes: &[u8], core: &mut Core, now: Now) {
-    hosted.pipes.lines.feed(bytes);
+/// One read of stdout. What begins goes by way of `scratch`, so that a server which says little needs no large buffer;
+/// what goes on is read to where it belongs.
+fn draw(pipes: &mut Pipes, scratch: &mut [u8]) -> Drawn {
+    if pipes.lines.pending() > 0 {
+        let drawn = pipes.stdout.read(pipes.lines.room(scratch.len()));
+        if let Drawn::Bytes(n) = drawn {
+            pipes.lines.fed(n);
+        }
+        return drawn;
+    }
+    let drawn = pipes.stdout.read(scratch);
+    if let Drawn::Bytes(n) = drawn {
+        pipes.lines.feed(&scratch[..n]);
+    }
+    drawn
+}
+
+fn read_lines(instance: InstanceId, hosted: &mut Hosted, core: &mut Core, now: Now) {
     let mut whole = false;
     while let Some(line) = hosted.pipes.lines.next_line() {
         whole = true;

@@ -1,6 +1,7 @@
 //! The shell: the only place for mio, nix and libc besides the sandbox's children. `reactor.rs` is the loop; the
 //! others each own one kind of thing the kernel gives us.
 
+pub mod alarm;
 pub mod boot;
 pub mod client;
 pub mod clients;

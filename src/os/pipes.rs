@@ -3,23 +3,20 @@
 
 use crate::core::definition::Framing;
 use crate::ids::InstanceId;
-use crate::limits::{READ_BUDGET, STDIN_BACKLOG_MAX};
+use crate::limits::{READ_BUDGET, STDIN_BACKLOG_MAX, STDOUT_PIPE};
 use crate::os::token::Source;
+use crate::wire::backlog::Backlog;
 use crate::wire::lines::{Lines, framed};
 use mio::unix::pipe::{Receiver, Sender};
 use mio::{Interest, Registry};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::unistd::pipe2;
-use std::collections::VecDeque;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read};
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 
 pub struct Pipes {
     stdin: Option<Sender>,
-    backlog: VecDeque<Vec<u8>>,
-    backlog_bytes: usize,
-    /// How much of the backlog's front has been written.
-    written: usize,
+    backlog: Backlog,
     /// Nothing more is to be written after the backlog.
     closing: bool,
     pub stdout: Tap,
@@ -53,6 +50,8 @@ impl Pipes {
         let (stdin_far, stdin) = pipe2(OFlag::O_CLOEXEC)?;
         let (stdout, stdout_far) = pipe2(OFlag::O_CLOEXEC)?;
         let (stderr, stderr_far) = pipe2(OFlag::O_CLOEXEC)?;
+        // Best effort: an answer of a megabyte comes in four pieces, not in sixteen, each of which would wake both sides.
+        _ = fcntl(&stdout, FcntlArg::F_SETPIPE_SZ(STDOUT_PIPE as i32));
         for ours in [&stdin, &stdout, &stderr] {
             fcntl(ours, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         }
@@ -63,9 +62,7 @@ impl Pipes {
         registry.register(&mut stdin, Source::Stdin(instance).token(), Interest::WRITABLE)?;
         let pipes = Pipes {
             stdin: Some(stdin),
-            backlog: VecDeque::new(),
-            backlog_bytes: 0,
-            written: 0,
+            backlog: Backlog::default(),
             closing: false,
             stdout,
             stderr,
@@ -81,11 +78,10 @@ impl Pipes {
             return true;
         }
         let bytes = if self.lines.is_in_blocks() { framed(&bytes) } else { bytes };
-        if self.backlog_bytes + bytes.len() > STDIN_BACKLOG_MAX {
+        if self.backlog.len() + bytes.len() > STDIN_BACKLOG_MAX {
             return false;
         }
-        self.backlog_bytes += bytes.len();
-        self.backlog.push_back(bytes);
+        self.backlog.push(bytes);
         self.flush();
         true
     }
@@ -93,16 +89,9 @@ impl Pipes {
     /// Writes until the backlog or the room in the pipe is used up. A broken pipe ends it: the exit will be seen.
     pub fn flush(&mut self) {
         let Some(stdin) = &mut self.stdin else { return };
-        while let Some(front) = self.backlog.front() {
-            match stdin.write(&front[self.written..]) {
-                Ok(n) => {
-                    self.written += n;
-                    self.backlog_bytes -= n;
-                    if self.written == front.len() {
-                        self.backlog.pop_front();
-                        self.written = 0;
-                    }
-                }
+        while !self.backlog.is_empty() {
+            match self.backlog.write_to(stdin) {
+                Ok(_) => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return,
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(_) => return self.drop_stdin(),
@@ -122,7 +111,6 @@ impl Pipes {
     fn drop_stdin(&mut self) {
         self.stdin = None;
         self.backlog.clear();
-        self.backlog_bytes = 0;
     }
 }
 

@@ -19,7 +19,7 @@ use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrIn, SockaddrIn6, connect, setsockopt, socket, sockopt,
 };
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 
@@ -101,10 +101,10 @@ impl Ports {
         Ports {
             descriptors,
             minted: 0,
-            named: HashMap::new(),
-            published: HashMap::new(),
-            pairs: HashMap::new(),
-            knocks: HashMap::new(),
+            named: IdMap::default(),
+            published: IdMap::default(),
+            pairs: IdMap::default(),
+            knocks: IdMap::default(),
             runnable: Vec::new(),
             scratch: Vec::new(),
         }

@@ -2,7 +2,7 @@
 //! for every call; then the client's connection goes to `Ports`, which carries the bytes. Never touches a bridged
 //! server's requests: those are not for passing on.
 
-use crate::api::auth::{Need, Peer};
+use crate::api::auth::{Need, Peer, Shown};
 use crate::api::fault::{Code, Fault};
 use crate::api::{rest, route};
 use crate::core::Core;
@@ -25,12 +25,17 @@ pub struct Handed {
 }
 
 /// Is this request for a server that speaks HTTP? Then for which instance, and as what.
-pub fn aim(request: &Request<'_>, peer: &Peer, core: &Core) -> Result<Option<(InstanceId, Vec<u8>)>, Fault> {
+pub fn aim(
+    request: &Request<'_>,
+    peer: &Peer,
+    shown: &mut Shown,
+    core: &Core,
+) -> Result<Option<(InstanceId, Vec<u8>)>, Fault> {
     let Some((name, rest)) = addressed(&request.path) else { return Ok(None) };
     if !core.speaks_http(name) {
         return Ok(None);
     }
-    let who = rest::identify(request, core.tokens(), peer, Need::Call)?;
+    let who = rest::identify(request, core.tokens(), peer, shown, Need::Call)?;
     let instance = core.http_instance(name, &who)?;
     let target = relay::target(&format!("{ENDPOINT}{rest}"), request.query);
     let bytes = relay::request(request, &target, name)
@@ -39,13 +44,13 @@ pub fn aim(request: &Request<'_>, peer: &Peer, core: &Core) -> Result<Option<(In
 }
 
 /// As `rest::refuse_early`, for both kinds of requests.
-pub fn refuse_early(head: &Request<'_>, peer: &Peer, core: &Core) -> Option<Response> {
+pub fn refuse_early(head: &Request<'_>, peer: &Peer, shown: &mut Shown, core: &Core) -> Option<Response> {
     match addressed(&head.path) {
         Some((name, _)) if core.speaks_http(name) => {
-            let fault = rest::identify(head, core.tokens(), peer, Need::Call).err()?;
+            let fault = rest::identify(head, core.tokens(), peer, shown, Need::Call).err()?;
             Some(rest::refuse(&fault))
         }
-        Some(_) | None => rest::refuse_early(head, core.tokens(), peer),
+        Some(_) | None => rest::refuse_early(head, core.tokens(), peer, shown),
     }
 }
 

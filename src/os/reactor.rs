@@ -11,7 +11,8 @@
 
 use crate::core::Core;
 use crate::core::contract::{Answer, ExitCause, Input, Now, Output};
-use crate::limits::{LAST_ANSWERS, SLEEP_MAX};
+use crate::limits::LAST_ANSWERS;
+use crate::os::alarm::Alarm;
 use crate::os::boot::{Boot, Listener};
 use crate::os::clients::Clients;
 use crate::os::clock::Clock;
@@ -34,6 +35,7 @@ pub struct Reactor {
     clock: Clock,
     core: Core,
     signals: Signals,
+    alarm: Alarm,
     listeners: Vec<Listener>,
     /// A listener whose accept failed for want of descriptors is tried again after this time.
     accept_again_ms: Option<u64>,
@@ -70,6 +72,7 @@ impl Reactor {
             clock: boot.clock,
             core: boot.core,
             signals: boot.signals,
+            alarm: boot.alarm,
             listeners: boot.listeners,
             accept_again_ms: None,
             clients: boot.clients,
@@ -91,8 +94,7 @@ impl Reactor {
         let mut now = self.clock.now();
         self.database.start(&mut self.instances.children, now);
         while self.exit != Exit::Over {
-            // The time of the last turn: a deadline that it missed by its own length is due in the next.
-            let timeout = self.sleep_for(now);
+            let timeout = self.sleep_for(now)?;
             if let Err(e) = self.poll.poll(&mut events, timeout)
                 && e.kind() != io::ErrorKind::Interrupted
             {
@@ -117,10 +119,11 @@ impl Reactor {
 
     // --- 1: sleep ---------------------------------------------------------------------------------------------------
 
-    fn sleep_for(&mut self, now: Now) -> Option<Duration> {
+    /// `now` is the last turn's: a deadline may be late by what that took, and rings then.
+    fn sleep_for(&mut self, now: Now) -> io::Result<Option<Duration>> {
         // What the last phase gave the core to do counts too: a client that was dropped may have freed another's slot.
         if self.clients.has_runnable() || self.instances.has_runnable() || self.core.has_output() {
-            return Some(Duration::ZERO);
+            return Ok(Some(Duration::ZERO));
         }
         let due = [
             self.core.next_deadline(),
@@ -131,10 +134,10 @@ impl Reactor {
             self.accept_again_ms,
             self.leave_by_ms,
         ];
-        let due = due.into_iter().flatten().min()?;
-        // One more: a timer may be late, but a poll that ends just before it would spin.
-        let sleep = Duration::from_millis(due.saturating_sub(now.mono_ms).saturating_add(1));
-        Some(sleep.min(SLEEP_MAX))
+        if let Some(due_ms) = due.into_iter().flatten().min() {
+            self.alarm.set(due_ms, now.mono_ms)?;
+        }
+        Ok(None)
     }
 
     // --- 3: what became ready -----------------------------------------------------------------------------------
@@ -156,6 +159,8 @@ impl Reactor {
             }
             Source::Pull(pull) => self.pulls.readable(pull, &mut self.core, now),
             Source::Signals => self.signalled(now),
+            // What is due is looked for in every turn.
+            Source::Alarm => self.alarm.rang(),
             Source::Threads => self.threads_rang(now),
             Source::Port(token) => {
                 self.instances.ports.woke(token, event, self.poll.registry(), &mut self.core, now);

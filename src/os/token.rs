@@ -19,6 +19,8 @@ pub enum Source {
     Pull(PullId),
     /// Anything of `Ports`, by a number of its own.
     Port(u64),
+    /// The next deadline.
+    Alarm,
 }
 
 const KIND_BITS: u32 = 4;
@@ -35,6 +37,7 @@ impl Source {
             Source::Threads => (6, 0),
             Source::Pull(pull) => (7, pull.0),
             Source::Port(number) => (8, number),
+            Source::Alarm => (9, 0),
         };
         Token((id << KIND_BITS | kind) as usize)
     }
@@ -51,6 +54,7 @@ impl Source {
             6 => Source::Threads,
             7 => Source::Pull(PullId(id)),
             8 => Source::Port(id),
+            9 => Source::Alarm,
             other => unreachable!("no source registers kind {other}"),
         }
     }

@@ -1,6 +1,8 @@
 //! HTTP/1.1 responses as bytes. Owns their framing; never decides about a status. No value can end its header line, and
 //! what follows a head is always as long as the head says.
 
+use crate::wire::backlog::Backlog;
+
 /// A whole response. An empty `content_type` is left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
@@ -8,6 +10,19 @@ pub struct Response {
     pub content_type: &'static str,
     pub headers: Vec<(&'static str, String)>,
     pub body: Vec<u8>,
+    /// What stands before and behind the body: a large one need not be copied to be put into a frame.
+    pub around: [&'static str; 2],
+}
+
+impl Response {
+    pub fn new(status: u16, content_type: &'static str, body: Vec<u8>) -> Response {
+        Response { status, content_type, headers: Vec::new(), body, around: ["", ""] }
+    }
+
+    /// The body as the client gets it.
+    pub fn whole_body(&self) -> Vec<u8> {
+        [self.around[0].as_bytes(), &self.body, self.around[1].as_bytes()].concat()
+    }
 }
 
 /// What the request and the connection ask of the framing.
@@ -38,29 +53,31 @@ pub const BUSY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
     Connection: close\r\n\r\n\
     {\"error\":{\"code\":\"unavailable\",\"message\":\"too many connections\",\"data\":{}}}";
 
-pub fn write_response(out: &mut Vec<u8>, response: &Response, framing: Framing) {
-    let Response { status, content_type, headers, body } = response;
-    out.reserve(256 + headers.len() * 64 + if framing.head_only { 0 } else { body.len() });
-    status_line(out, *status);
+pub fn write_response(to: &mut Backlog, response: Response, framing: Framing) {
+    let Response { status, content_type, headers, body, around: [before, behind] } = response;
+    let out = to.tail();
+    status_line(out, status);
     let connection = match (framing.keep_alive, framing.http10) {
         (false, _) => "Connection: close\r\n",
         (true, true) => "Connection: keep-alive\r\n",
         (true, false) => "",
     };
-    if !has_body(*status) {
-        write_headers(out, "", headers);
+    if !has_body(status) {
+        write_headers(out, "", &headers);
         out.extend_from_slice(connection.as_bytes());
         out.extend_from_slice(b"\r\n");
         return;
     }
-    write_headers(out, content_type, headers);
+    write_headers(out, content_type, &headers);
     out.extend_from_slice(b"Content-Length: ");
-    push_decimal(out, body.len() as u64);
+    push_decimal(out, (before.len() + body.len() + behind.len()) as u64);
     out.extend_from_slice(b"\r\n");
     out.extend_from_slice(connection.as_bytes());
     out.extend_from_slice(b"\r\n");
     if !framing.head_only {
-        out.extend_from_slice(body);
+        out.extend_from_slice(before.as_bytes());
+        to.push(body);
+        to.tail().extend_from_slice(behind.as_bytes());
     }
 }
 
@@ -200,10 +217,11 @@ mod tests {
 
     fn written(status: u16, body: &[u8], framing: Framing) -> String {
         let headers = vec![("x-a", "1\r\nx-b: 2\0\u{7f}\t.".to_string())];
-        let response = Response { status, content_type: "text/plain", headers, body: body.to_vec() };
-        let mut out = b"before ".to_vec();
-        write_response(&mut out, &response, framing);
-        String::from_utf8(out).unwrap().strip_prefix("before ").unwrap().to_string()
+        let response = Response { headers, ..Response::new(status, "text/plain", body.to_vec()) };
+        let mut out = Backlog::default();
+        out.tail().extend_from_slice(b"before ");
+        write_response(&mut out, response, framing);
+        String::from_utf8(out.into_bytes()).unwrap().strip_prefix("before ").unwrap().to_string()
     }
 
     #[test]
@@ -213,6 +231,20 @@ mod tests {
             "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nx-a: 1  x-b: 2   .\r\nContent-Length: 5\r\n\r\nhello"
         );
         assert!(written(200, b"", KEPT).contains("\r\nContent-Length: 0\r\n"));
+    }
+
+    #[test]
+    fn what_stands_around_a_body_is_part_of_it_whatever_its_size() {
+        for size in [1, 1 << 20] {
+            let response = Response { around: ["<", ">"], ..Response::new(200, "", vec![b'x'; size]) };
+            let whole = response.whole_body();
+            let mut out = Backlog::default();
+            write_response(&mut out, response, KEPT);
+            let text = out.into_bytes();
+            assert!(whole.len() == size + 2 && text.ends_with(&whole));
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", size + 2);
+            assert_eq!(String::from_utf8_lossy(&text[..text.len() - whole.len()]), head);
+        }
     }
 
     #[test]

@@ -5,6 +5,11 @@ use crate::core::definition::Framing;
 use crate::limits::{FRAME_HEAD_MAX, LINE_HEAD_KEPT, LINE_MAX, LINE_TAIL_KEPT};
 use memchr::memchr;
 
+/// A buffer of this size is never too large.
+const LINES_KEPT: usize = 4096;
+/// After so many times one that is too large is given back.
+const ROOMY_MAX: u8 = 8;
+
 const LENGTH: &[u8] = b"content-length:";
 /// What both fields of a head begin with.
 const FIELD: &[u8] = b"content-";
@@ -26,7 +31,11 @@ pub struct Lines {
     framing: Framing,
     /// Bytes of a block that is too large and not yet there.
     to_discard: usize,
+    /// Longer than what is in it: bytes that were read before need not be made again to be read into.
     buf: Vec<u8>,
+    have: usize,
+    /// How often in a row little of a large `buf` was needed.
+    roomy: u8,
     /// Where the unread part of `buf` starts, and how far it has been searched for a newline.
     start: usize,
     searched: usize,
@@ -58,7 +67,8 @@ pub fn framed(lines: &[u8]) -> Vec<u8> {
 impl Lines {
     pub fn with_max(max: usize) -> Lines {
         let (framing, to_discard) = (Framing::Newline, 0);
-        Lines { max, framing, to_discard, buf: Vec::new(), start: 0, searched: 0, discarding: None }
+        let buf = Vec::new();
+        Lines { max, framing, to_discard, buf, have: 0, roomy: 0, start: 0, searched: 0, discarding: None }
     }
 
     /// `Auto`: the first bytes decide.
@@ -72,8 +82,22 @@ impl Lines {
     }
 
     pub fn feed(&mut self, bytes: &[u8]) {
+        self.room(bytes.len())[..bytes.len()].copy_from_slice(bytes);
+        self.fed(bytes.len());
+    }
+
+    /// At least this much, to read into; `fed` says how much of it was used.
+    pub fn room(&mut self, least: usize) -> &mut [u8] {
         self.forget_consumed();
-        self.buf.extend_from_slice(bytes);
+        let needed = self.have + least;
+        if self.buf.len() < needed {
+            self.buf.resize(needed.max(2 * self.buf.len()), 0);
+        }
+        &mut self.buf[self.have..]
+    }
+
+    pub fn fed(&mut self, count: usize) {
+        self.have += count;
     }
 
     /// The next line without its newline (and without a `\r` before it); empty lines are skipped.
@@ -89,7 +113,7 @@ impl Lines {
 
     /// None: too few bytes to tell.
     fn recognised(&self) -> Option<Framing> {
-        let begun = self.buf[self.start..].trim_ascii_start();
+        let begun = self.buf[self.start..self.have].trim_ascii_start();
         let seen = begun.len().min(LENGTH.len());
         match begun[..seen].eq_ignore_ascii_case(&LENGTH[..seen]) {
             true if seen < LENGTH.len() => None,
@@ -103,14 +127,14 @@ impl Lines {
             self.discarding = None;
         }
         if self.discarding.is_some() {
-            let there = self.to_discard.min(self.buf.len() - self.start);
+            let there = self.to_discard.min(self.have - self.start);
             self.to_discard -= there;
             self.discard_to(self.start + there, self.to_discard == 0);
             self.searched = self.start;
             let gone = self.discarding.as_ref().filter(|gone| gone.complete)?;
             return Some(Line::TooLong { head: &gone.head, tail: &gone.tail });
         }
-        let begun = &self.buf[self.start..];
+        let begun = &self.buf[self.start..self.have];
         let space = begun.len() - begun.trim_ascii_start().len();
         let head = &begun[space..];
         let Some((length, size)) = block_head(head) else {
@@ -132,7 +156,7 @@ impl Lines {
             self.searched = self.start;
             return self.next_block();
         }
-        if self.buf.len() < begin + length {
+        if self.have < begin + length {
             return None;
         }
         self.start = begin + length;
@@ -145,8 +169,8 @@ impl Lines {
             if self.discarding.as_ref().is_some_and(|d| d.complete) {
                 self.discarding = None;
             }
-            let Some(at) = memchr(b'\n', &self.buf[self.searched..]) else {
-                self.searched = self.buf.len();
+            let Some(at) = memchr(b'\n', &self.buf[self.searched..self.have]) else {
+                self.searched = self.have;
                 if self.discarding.is_some() || self.searched - self.start > self.max {
                     self.discard_to(self.searched, false);
                 }
@@ -172,7 +196,7 @@ impl Lines {
 
     /// Bytes of a line that has not ended yet.
     pub fn pending(&self) -> usize {
-        self.buf.len() - self.start
+        self.have - self.start
     }
 
     /// Moves `start..end` out of the buffer into the head and tail of the line being discarded.
@@ -191,17 +215,23 @@ impl Lines {
     }
 
     fn forget_consumed(&mut self) {
-        if self.start == self.buf.len() {
-            self.buf.clear();
-            // One huge answer must not keep its memory for the rest of the server's life.
-            if self.buf.capacity() > 1 << 20 {
-                self.buf = Vec::new();
-            }
-        } else {
-            self.buf.drain(..self.start);
+        if self.start == self.have {
+            self.give_back();
+        } else if self.start > 0 {
+            self.buf.copy_within(self.start..self.have, 0);
         }
         self.searched -= self.start;
+        self.have -= self.start;
         self.start = 0;
+    }
+
+    /// A server that sends much keeps its buffer; one that did so once has it until its next few words.
+    fn give_back(&mut self) {
+        let roomy = self.buf.len() > LINES_KEPT && self.have < self.buf.len() / 4;
+        self.roomy = if roomy { self.roomy + 1 } else { 0 };
+        if self.roomy == ROOMY_MAX {
+            (self.buf, self.roomy) = (Vec::new(), 0);
+        }
     }
 }
 
@@ -275,7 +305,7 @@ mod tests {
         for _ in 0..1000 {
             lines.feed(&[b'x'; 4096]);
             assert_eq!(lines.next_line(), None);
-            assert!(lines.buf.capacity() < 64 * 1024);
+            assert!(lines.buf.len() < 64 * 1024);
         }
         lines.feed(b"\nnext\n");
         assert!(matches!(lines.next_line(), Some(Line::TooLong { .. })));
@@ -337,5 +367,24 @@ mod tests {
     #[test]
     fn lines_become_blocks() {
         assert_eq!(framed(b"{}\n[1]\n"), b"Content-Length: 2\r\n\r\n{}Content-Length: 3\r\n\r\n[1]");
+    }
+
+    #[test]
+    fn a_large_buffer_is_kept_while_it_is_used_and_given_back_after() {
+        let mut lines = Lines::default();
+        let large = [vec![b'x'; 1 << 20], vec![b'\n']].concat();
+        for _ in 0..100 {
+            lines.feed(&large);
+            assert!(matches!(lines.next_line(), Some(Line::Whole(line)) if line.len() == 1 << 20));
+        }
+        let kept = lines.buf.as_ptr();
+        lines.feed(b"small\n");
+        assert_eq!(lines.next_line(), Some(Line::Whole(b"small")));
+        assert_eq!(lines.buf.as_ptr(), kept);
+        for _ in 0..ROOMY_MAX {
+            lines.feed(b"small\n");
+            assert_eq!(lines.next_line(), Some(Line::Whole(b"small")));
+        }
+        assert!(lines.buf.len() <= LINES_KEPT, "{}", lines.buf.len());
     }
 }

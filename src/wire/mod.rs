@@ -2,6 +2,7 @@
 //! they are split.
 
 pub mod answer;
+pub mod backlog;
 mod chunked;
 mod fields;
 pub mod http_in;
