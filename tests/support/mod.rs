@@ -56,11 +56,18 @@ pub(crate) use on_both_providers;
 #[derive(Default)]
 pub struct Options {
     variables: Vec<(String, String)>,
+    under: Vec<String>,
 }
 
 impl Options {
     pub fn variable(mut self, name: &str, value: impl Into<String>) -> Options {
         self.variables.push((name.to_string(), value.into()));
+        self
+    }
+
+    /// The daemon is run by this program, which gets it as its last arguments.
+    pub fn under(mut self, program: &[&str]) -> Options {
+        self.under = program.iter().map(|word| word.to_string()).collect();
         self
     }
 
@@ -161,6 +168,10 @@ impl Daemon {
     /// `stdiod ARGUMENTS…` in this daemon's surroundings and no others.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(STDIOD);
+        if let ([program, options @ ..], ["serve"]) = (&self.options.under[..], arguments) {
+            command = Command::new(program);
+            command.args(options).arg(STDIOD);
+        }
         command.args(arguments).env_clear().envs(std::env::vars().filter(|(name, _)| name == "PATH" || name == "HOME"));
         command.env("STDIOD_DATA_DIR", &self.data_dir);
         command.envs(self.options.variables.iter().map(|(name, value)| (name, value)));
