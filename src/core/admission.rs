@@ -3,14 +3,15 @@
 //! Invariant: whatever a session had open or set ends with it.
 
 use crate::api::auth::Principal;
-use crate::api::fault::{Code, Fault};
+use crate::api::fault::{Code, Fault, Outcome};
+use crate::core::calls::Stage;
 use crate::core::contract::{Answer, Output, StreamEvent, Takes};
 use crate::core::event_log::EventLog;
 use crate::core::parked::WaitOn;
 use crate::core::sessions::{Abilities, Session, Version, Voice};
-use crate::core::wording::{INVALID_PARAMS, rpc_error};
+use crate::core::wording::{INVALID_PARAMS, fault_message, rpc_error};
 use crate::core::{Core, Timer};
-use crate::ids::{ConnId, ServerId, SessionId, VoiceId};
+use crate::ids::{CallId, ConnId, ServerId, SessionId, VoiceId};
 use crate::limits::{SESSION_IDLE, SESSIONS_MAX};
 use crate::wire::jsonrpc;
 use serde::Deserialize;
@@ -151,8 +152,21 @@ impl Core {
         let Some(session) = self.sessions.remove(id) else { return };
         log::debug!("session of {} ended: {why}", session.owner);
         self.deadlines.cancel(Timer::Session(id));
-        for call in &session.calls {
-            self.drop_errand(*call, "the session has ended");
+        let ended = Fault::new(Code::NotFound, format!("the session has ended: {why}"));
+        let outcome_of = |call: &CallId| match self.calls.get(*call).map(|call| &call.stage) {
+            Some(Stage::Sent { .. }) => Outcome::SentUnknown,
+            Some(Stage::Queued { .. }) | None => Outcome::NotSent,
+        };
+        let calls = session.calls.iter().map(|call| (*call, outcome_of(call)));
+        let (waiting, sent): (Vec<_>, Vec<_>) = calls.partition(|(_, outcome)| *outcome == Outcome::NotSent);
+        // Those that wait first: else the place of one that was sent would be given to them.
+        for (call, outcome) in waiting.into_iter().chain(sent) {
+            let errand = self.take_errand(call);
+            self.abandon_call(call, "the session has ended");
+            if let Some(errand) = errand {
+                let message = fault_message(errand.id.get(), &ended.clone().outcome(outcome));
+                self.finish(errand.voice, Some(call), ended.code.status(), message);
+            }
         }
         if let Some(conn) = session.ears {
             self.close_conn(conn);

@@ -191,7 +191,8 @@ impl Core {
             return;
         }
         let voice = self.voices.remove(&id).expect("just seen");
-        for call in voice.calls {
+        // The last first: else the place of one that was sent would be given to the next.
+        for call in voice.calls.into_iter().rev() {
             self.drop_errand(call, "the client has disconnected");
         }
         if let Some(listening) = voice.listening {

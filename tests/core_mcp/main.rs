@@ -324,6 +324,35 @@ fn instances_of_sessions_are_bounded_and_the_idlest_makes_room() {
     }
 }
 
+#[test]
+fn requests_under_way_are_told_that_their_session_has_ended() {
+    let mut stage = Stage::new();
+    stage.register("old", Child::Older, json!({}));
+    let at = Some("old");
+    let session = stage.session(at, json!({}));
+    let sent = stage.post(at, session, &request(1, "tools/call", tool(json!({}))));
+    let queued = stage.post(at, session, &request(2, "tools/call", tool(json!({}))));
+    let (instance, call) = stage.asked("tools/call");
+    // By now the first is a stream, and the second is not.
+    let progress =
+        json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "error", "data": 1}});
+    stage.say(instance, &progress);
+    stage.end(at, session);
+    for (conn, id, outcome) in [(sent, 1, "sent_unknown"), (queued, 2, "not_sent")] {
+        let told = stage.answer(conn);
+        assert_eq!((&told["id"], &told["error"]["data"]["code"]), (&json!(id), &json!("not_found")), "{told}");
+        assert_eq!(told["error"]["data"]["outcome"], outcome);
+    }
+    let cancelled = stage.written.iter().any(|(_, message)| {
+        message["method"] == "notifications/cancelled" && message["params"]["requestId"] == call["id"]
+    });
+    assert!(cancelled, "{:?}", stage.written);
+    // The place is free.
+    let next = stage.session(at, json!({}));
+    stage.post(at, next, &request(1, "tools/call", tool(json!({}))));
+    stage.asked("tools/call");
+}
+
 // --- all servers at once ----------------------------------------------------------------------------------------------
 
 #[test]
