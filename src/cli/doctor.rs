@@ -84,9 +84,11 @@ pub fn doctor(common: &Common, screen: &mut Screen) -> Result<u8, Error> {
 fn examine(config: &Config, common: &Common) -> Vec<Check> {
     let mut checks = vec![host::kernel(), host::user()];
     checks.extend(runtimes::providers(config));
+    checks.push(host::user_namespaces());
     checks.push(host::cgroups());
     checks.push(host::overlay(&config.data_dir));
     checks.push(host::loop_devices());
+    checks.push(host::project_quotas(&config.data_dir));
     checks.push(host::cni_plugins());
     checks.push(host::nftables());
     checks.push(host::database(config));

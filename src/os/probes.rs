@@ -3,14 +3,12 @@
 //! twice in one life of the daemon. What does not work is tried again at the next start.
 
 use crate::os::spawn;
-use crate::sandbox::plan::{Layout, Runtime, RuntimeKind};
+use crate::sandbox::plan::{Layout, Runtime, RuntimeKind, Users};
 use crate::sandbox::probe;
-use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 /// What is kept of a child's reason.
@@ -36,8 +34,8 @@ pub struct Verdict {
 impl Probes {
     /// `unusable`: what is known not to be installed.
     pub fn new(layout: &Layout, found: BTreeMap<String, Runtime>, unusable: Vec<(String, String)>) -> Probes {
-        let file = layout.data_dir.join("providers");
-        let known = fs::read_to_string(&file).unwrap_or_default().lines().map(str::to_owned).collect();
+        let file = probe::memory(layout);
+        let known = probe::read_memory(&file);
         Probes { usable: found, unusable, known, file, ..Probes::default() }
     }
 
@@ -48,7 +46,11 @@ impl Probes {
         for name in unknown {
             let runtime = &self.usable[&name];
             // A plain child needs no proof.
-            if runtime.kind == RuntimeKind::Plain || self.known.contains(&fingerprint(runtime)) {
+            if runtime.kind == RuntimeKind::Plain {
+                continue;
+            }
+            if let Some(known) = probe::among(&self.known, runtime) {
+                self.usable.insert(name, known);
                 continue;
             }
             match spawn::own_child_heard(&probe::args(runtime, layout)) {
@@ -64,12 +66,15 @@ impl Probes {
 
     pub fn ended(&mut self, pid: i32, worked: bool) {
         let Some((name, said)) = self.running.remove(&pid) else { return };
-        if worked {
-            self.known.push(fingerprint(&self.usable[&name]));
-            return;
-        }
         let mut reason = String::new();
         _ = File::from(said).take(REASON_MAX).read_to_string(&mut reason);
+        if worked {
+            if let (false, Some(runtime)) = (reason.trim().is_empty(), self.usable.get_mut(&name)) {
+                log::warn!("provider {name} works without user namespaces only: {}", reason.trim());
+                runtime.users = Users::Same;
+            }
+            return;
+        }
         let reason = if reason.trim().is_empty() { "it died without a word" } else { reason.trim() };
         self.fail(&name, reason.to_owned());
     }
@@ -89,17 +94,9 @@ impl Probes {
         if !self.running.is_empty() {
             return None;
         }
-        let known: Vec<String> = self.usable.values().map(fingerprint).collect();
+        let known: Vec<String> = self.usable.values().map(probe::fingerprint).collect();
         // To forget is no harm: it costs the next start a container.
         _ = fs::write(&self.file, known.join("\n"));
         Some(Verdict { usable: std::mem::take(&mut self.usable), unusable: std::mem::take(&mut self.unusable) })
     }
-}
-
-/// The same runtime on the same kernel.
-fn fingerprint(runtime: &Runtime) -> String {
-    let file = fs::metadata(&runtime.binary).map(|meta| (meta.size(), meta.mtime(), meta.ino())).unwrap_or_default();
-    let kernel = fs::read_to_string("/proc/sys/kernel/version").unwrap_or_default();
-    let text = format!("{runtime:?} {file:?} {kernel} {}", env!("CARGO_PKG_VERSION"));
-    Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }

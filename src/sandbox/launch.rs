@@ -11,9 +11,10 @@ use crate::sandbox::disk::{self, Disk};
 use crate::sandbox::image::{Images, StoredImage};
 use crate::sandbox::network::{self, Wanted};
 use crate::sandbox::plain;
-use crate::sandbox::plan::{LaunchPlan, Report, RuntimeKind, fault, is_container_id};
+use crate::sandbox::plan::{LaunchPlan, Report, RuntimeKind, Users, fault, is_container_id};
 use crate::sandbox::rootfs::{self, PrivateMounts};
 use crate::sandbox::spec::{self, Setting};
+use crate::sandbox::users::{self, Shift};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::getppid;
@@ -24,7 +25,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
 pub const SUBCOMMAND: &str = "sandbox-launch";
@@ -116,10 +117,17 @@ fn launch(plan: &LaunchPlan) -> Result<(i32, Option<IpAddr>), LaunchFault> {
     }
     cover_unified(&mounts, &cgroups, runtime.kind)?;
 
-    let root = bundle.join("rootfs");
-    make_private_dir(&root, Existing::Refused)?;
+    let image = claim_image(plan, &bundle)?;
+    let shift = shift(&mounts, plan, image.as_ref())?;
+    let root = match &shift {
+        Some(shift) => shift.place("rootfs").map_err(|e| rootfs_fault("making the root", e))?,
+        None => bundle.join("rootfs"),
+    };
+    if shift.is_none() {
+        make_private_dir(&root, Existing::Refused)?;
+    }
     let disk = disk::make(&mounts, layout, &bundle, &def.resource_limits)?;
-    let image = mount_root(&mounts, plan, &bundle, &disk, &root)?;
+    mount_root(&mounts, plan, image.as_ref(), shift.as_ref(), &disk, &root)?;
     let wanted = network::wanted(def, networking);
     let joined = match &wanted {
         Wanted::None | Wanted::Host => None,
@@ -132,8 +140,12 @@ fn launch(plan: &LaunchPlan) -> Result<(i32, Option<IpAddr>), LaunchFault> {
         (None, Wanted::Host) => (host_names.0.as_str(), host_names.1.as_str()),
         (None, Wanted::None | Wanted::Private | Wanted::Named(_)) => ("", ""),
     };
-    let account = rootfs::furnish(&root, def, image.as_ref(), names)?;
-    let volumes = rootfs::volumes(layout, def, &account)?;
+    let account = rootfs::furnish(&root, def, image.as_ref(), names, shift.as_ref())?;
+    let mut volumes = rootfs::volumes(layout, def, &account)?;
+    let mut tmp = disk.tmp.clone();
+    if let Some(shift) = &shift {
+        (volumes, tmp) = shifted(&mounts, shift, volumes, &disk)?;
+    }
 
     let cgroup = layout.cgroup(container_id);
     let setting = Setting {
@@ -141,13 +153,14 @@ fn launch(plan: &LaunchPlan) -> Result<(i32, Option<IpAddr>), LaunchFault> {
         rootfs: &root,
         cgroup: &cgroup,
         volumes: &volumes,
-        tmp: &disk.tmp,
+        tmp: &tmp,
         cgroup_counts_swap: prepared.counts_swap,
         network: match (&joined, &wanted) {
             (Some(joined), _) => spec::Network::Joined(&joined.namespace),
             (None, Wanted::Host) => spec::Network::Host,
             (None, Wanted::None | Wanted::Private | Wanted::Named(_)) => spec::Network::Own,
         },
+        first_user: shift.as_ref().map(|shift| shift.first),
     };
     let spec = spec::config(def, image.as_ref().map(|i| &i.config), runtime, &setting)?;
     spec.save(bundle.join("config.json")).map_err(|e| fault(LaunchFaultKind::Internal, "writing config.json", e))?;
@@ -173,22 +186,57 @@ fn network_flag(kind: RuntimeKind, wanted: &Wanted) -> Option<&'static str> {
     }
 }
 
+fn claim_image(plan: &LaunchPlan, bundle: &Path) -> Result<Option<StoredImage>, LaunchFault> {
+    match &plan.definition.source {
+        Source::HostRootfs => Ok(None),
+        Source::Image(name) => Images::of(&plan.layout).claim(name, bundle).map(Some),
+    }
+}
+
+/// A user namespace, if the runtime was found to work in one and the user that is asked for has a place in it.
+fn shift(mounts: &PrivateMounts, plan: &LaunchPlan, image: Option<&StoredImage>) -> Result<Option<Shift>, LaunchFault> {
+    let user = spec::user(&plan.definition, image.map(|image| &image.config));
+    match plan.runtime.users {
+        Users::Shifted if users::may_fit(user) => Shift::prepare(mounts, &plan.layout, &plan.container_id).map(Some),
+        Users::Shifted | Users::Same => Ok(None),
+    }
+}
+
 fn mount_root(
     mounts: &PrivateMounts,
     plan: &LaunchPlan,
-    bundle: &Path,
+    image: Option<&StoredImage>,
+    shift: Option<&Shift>,
     disk: &Disk,
     root: &Path,
-) -> Result<Option<StoredImage>, LaunchFault> {
-    match &plan.definition.source {
-        Source::HostRootfs => mounts.host(root).map(|()| None),
-        Source::Image(name) => {
-            let images = Images::of(&plan.layout);
-            let image = images.claim(name, bundle)?;
-            mounts.image(root, &disk.layer, &images.layer_dirs(&image))?;
-            Ok(Some(image))
+) -> Result<(), LaunchFault> {
+    let Some(image) = image else { return mounts.host(root) };
+    let mut layers = Images::of(&plan.layout).layer_dirs(image);
+    if let Some(shift) = shift {
+        for (number, layer) in layers.iter_mut().enumerate() {
+            let shown = shift.show(mounts, layer, &format!("layer-{number}"));
+            *layer = shown.map_err(|e| rootfs_fault("showing a layer to shifted users", e))?;
         }
     }
+    mounts.image(root, &disk.layer, &layers, shift)
+}
+
+/// Where the container's root finds its volumes and its `/tmp`.
+fn shifted(
+    mounts: &PrivateMounts,
+    shift: &Shift,
+    mut volumes: Vec<(PathBuf, PathBuf)>,
+    disk: &Disk,
+) -> Result<(Vec<(PathBuf, PathBuf)>, PathBuf), LaunchFault> {
+    for (number, (destination, source)) in volumes.iter_mut().enumerate() {
+        let shown = shift.show(mounts, source, &format!("volume-{number}"));
+        let doing = || format!("showing the volume {} to shifted users", destination.display());
+        *source = shown.map_err(|e| rootfs_fault(&doing(), e))?;
+    }
+    let tmp = shift.put_up(mounts, &disk.tmp, "tmp").map_err(|e| rootfs_fault("putting up /tmp", e))?;
+    let owner = Some(shift.outside(0));
+    std::os::unix::fs::chown(&tmp, owner, owner).map_err(|e| rootfs_fault("giving /tmp away", e))?;
+    Ok((volumes, tmp))
 }
 
 /// crun refuses hosts that have both versions mounted. Here it is shown only the one with the controllers.

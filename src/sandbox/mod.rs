@@ -19,6 +19,7 @@ pub mod signal;
 pub mod spec;
 pub mod sweep;
 pub mod unpack;
+pub mod users;
 pub mod volumes;
 pub mod within;
 

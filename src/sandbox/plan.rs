@@ -30,6 +30,16 @@ pub struct Runtime {
     pub binary: PathBuf,
     /// Global flags before the subcommand.
     pub args: Vec<String>,
+    pub users: Users,
+}
+
+/// The numbers of a container's users, as the host sees them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Users {
+    /// Others than inside: a user namespace.
+    Shifted,
+    Same,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

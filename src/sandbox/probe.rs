@@ -6,18 +6,19 @@ use crate::core::definition::{CrashLoop, Definition, Framing, Health, ResourceLi
 use crate::limits::{PROBE_TIMEOUT, QUEUE_DEFAULT, REPORT_MAX};
 use crate::sandbox::discard::discard;
 use crate::sandbox::launch;
-use crate::sandbox::plan::{LaunchPlan, Layout, Networking, Report, Runtime, RuntimeKind};
+use crate::sandbox::plan::{LaunchPlan, Layout, Networking, Report, Runtime, RuntimeKind, Users};
 use nix::fcntl::OFlag;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, pipe2};
+use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -32,7 +33,7 @@ const USUAL_DIRS: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin",
 pub fn find(name: &str, provider: &Provider) -> Result<Runtime, String> {
     if provider.kind == RuntimeKind::Plain {
         let (binary, args) = (PathBuf::new(), Vec::new());
-        return Ok(Runtime { provider: name.to_owned(), kind: provider.kind, binary, args });
+        return Ok(Runtime { provider: name.to_owned(), kind: provider.kind, binary, args, users: Users::Same });
     }
     let wanted = provider.binary.display();
     let binary = match provider.binary.is_absolute() {
@@ -42,7 +43,12 @@ pub fn find(name: &str, provider: &Provider) -> Result<Runtime, String> {
     let binary = binary.ok_or_else(|| format!("{wanted} is not installed"))?;
     let program = binary.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let args = if provider.args.is_empty() { flags(program) } else { provider.args.clone() };
-    Ok(Runtime { provider: name.to_owned(), kind: provider.kind, binary, args })
+    // gVisor has users of its own kernel, and drops the host's by itself.
+    let users = match provider.kind {
+        RuntimeKind::Native => Users::Shifted,
+        RuntimeKind::Gvisor | RuntimeKind::Plain => Users::Same,
+    };
+    Ok(Runtime { provider: name.to_owned(), kind: provider.kind, binary, args, users })
 }
 
 fn flags(program: &str) -> Vec<String> {
@@ -82,7 +88,36 @@ fn is_executable(file: &PathBuf) -> bool {
     std::fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
-/// For `/proc/self/exe`: `try_run` in a process of its own. Exit code 0, or 1 and the reason on stdout.
+/// What the daemon of this data directory has found to work, if it is still the same.
+pub fn remembered(layout: &Layout, runtime: &Runtime) -> Option<Runtime> {
+    among(&read_memory(&memory(layout)), runtime)
+}
+
+/// Where it is remembered: fingerprints of runtimes, one per line.
+pub fn memory(layout: &Layout) -> PathBuf {
+    layout.data_dir.join("providers")
+}
+
+pub fn read_memory(file: &Path) -> Vec<String> {
+    fs::read_to_string(file).unwrap_or_default().lines().map(str::to_owned).collect()
+}
+
+/// With its users as they were when it worked.
+pub fn among(known: &[String], runtime: &Runtime) -> Option<Runtime> {
+    let as_found = [runtime.users, Users::Same].map(|users| Runtime { users, ..runtime.clone() });
+    as_found.into_iter().find(|runtime| known.contains(&fingerprint(runtime)))
+}
+
+/// The same runtime on the same kernel.
+pub fn fingerprint(runtime: &Runtime) -> String {
+    let file = fs::metadata(&runtime.binary).map(|meta| (meta.size(), meta.mtime(), meta.ino())).unwrap_or_default();
+    let kernel = fs::read_to_string("/proc/sys/kernel/version").unwrap_or_default();
+    let text = format!("{runtime:?} {file:?} {kernel} {}", env!("CARGO_PKG_VERSION"));
+    Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// For `/proc/self/exe`: `try_run` in a process of its own. Exit code 0, and on stdout why not with shifted users, if so;
+/// or 1 and the reason on stdout.
 pub fn args(runtime: &Runtime, layout: &Layout) -> Vec<OsString> {
     let runtime = serde_json::to_string(runtime).expect("a runtime is plain data");
     vec![SUBCOMMAND.into(), layout.data_dir.clone().into(), layout.mark.clone().into(), runtime.into()]
@@ -97,13 +132,17 @@ pub fn main(args: &[OsString]) -> i32 {
     let (Some(mark), Some(runtime)) = (mark.to_str(), runtime) else { return 2 };
     // A daemon that is killed must not leave us at work beside the next one's sweep.
     _ = launch::die_with_parent(nix::unistd::getppid().as_raw());
-    match try_run(&runtime, &Layout { data_dir: PathBuf::from(data_dir), mark: mark.to_owned() }) {
-        Ok(()) => 0,
-        Err(reason) => {
-            println!("{reason}");
-            1
-        }
-    }
+    let layout = Layout { data_dir: PathBuf::from(data_dir), mark: mark.to_owned() };
+    let (reason, code) = match (try_run(&runtime, &layout), runtime.users) {
+        (Ok(()), _) => return 0,
+        (Err(reason), Users::Same) => (reason, 1),
+        (Err(reason), Users::Shifted) => match try_run(&Runtime { users: Users::Same, ..runtime }, &layout) {
+            Ok(()) => (reason, 0),
+            Err(reason) => (reason, 1),
+        },
+    };
+    println!("{reason}");
+    code
 }
 
 /// Runs a container that echoes one line. Makes the calling process a subreaper and waits for children of it: to be

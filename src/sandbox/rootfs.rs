@@ -8,6 +8,7 @@ use crate::sandbox::account::{self, Account};
 use crate::sandbox::image::StoredImage;
 use crate::sandbox::plan::{Layout, fault};
 use crate::sandbox::spec;
+use crate::sandbox::users::{self, Shift};
 use crate::sandbox::within::{Within, normal_path, remove_tree, slug};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
@@ -112,10 +113,21 @@ impl PrivateMounts {
     }
 
     /// Puts the layers of an image under a fresh writable one. `writable` is an empty directory of this instance.
-    pub fn image(&self, root: &Path, writable: &Path, layers: &[PathBuf]) -> Result<(), LaunchFault> {
+    /// With shifted users it is theirs, and the layers must be shown to them already.
+    pub fn image(
+        &self,
+        root: &Path,
+        writable: &Path,
+        layers: &[PathBuf],
+        shift: Option<&Shift>,
+    ) -> Result<(), LaunchFault> {
         let (upper, work, empty) = (writable.join("upper"), writable.join("work"), writable.join("empty"));
         for dir in [&upper, &work, &empty] {
             fs::DirBuilder::new().mode(0o755).create(dir).map_err(|e| rootfs_fault("making the writable layer", e))?;
+        }
+        if let Some(shift) = shift {
+            let owner = Some(shift.outside(0));
+            std::os::unix::fs::chown(&upper, owner, owner).map_err(|e| rootfs_fault("giving the root away", e))?;
         }
         // The options of a mount end at a page. By their descriptors 128 layers fit, wherever they lie and whatever
         // their path is made of.
@@ -181,6 +193,7 @@ pub fn furnish(
     def: &Definition,
     image: Option<&StoredImage>,
     names: (&str, &str),
+    shift: Option<&Shift>,
 ) -> Result<Account, LaunchFault> {
     let within = Within::open(root).map_err(|e| rootfs_fault("opening the root", e))?;
     let config = image.map(|i| &i.config);
@@ -188,6 +201,11 @@ pub fn furnish(
         Some(_) => account_of_image(&within, def, config)?,
         None => account_of_host(&within, def)?,
     };
+    if shift.is_some() && !users::fits(account.uid, account.gid) {
+        let why = format!("{}:{} is beyond {}; give it in `user` as a number", account.uid, account.gid, users::SIZE);
+        return Err(rootfs_fault("the user of the container", why));
+    }
+    let outside = |id: u32| shift.map_or(id, |shift| shift.outside(id));
     let put = |path: &str, text: &str| write(&within, Path::new(path), text.as_bytes());
     // With an address of its own, the server's name means that one.
     let (hosts, resolv_conf) = names;
@@ -203,7 +221,7 @@ pub fn furnish(
     }
     let workdir = spec::workdir(def, config);
     within
-        .make_dirs_owned(&workdir, account.uid, account.gid)
+        .make_dirs_owned(&workdir, outside(account.uid), outside(account.gid))
         .map_err(|e| rootfs_fault(&format!("making the working directory {}", workdir.display()), e))?;
     Ok(account)
 }

@@ -5,10 +5,11 @@ use crate::core::contract::{LaunchFault, LaunchFaultKind};
 use crate::core::definition::{Definition, Source};
 use crate::sandbox::account::Account;
 use crate::sandbox::plan::{Runtime, RuntimeKind, fault};
+use crate::sandbox::users;
 use oci_spec::image::Config as ImageConfig;
 use oci_spec::runtime::{
-    Arch, LinuxCpuBuilder, LinuxMemoryBuilder, LinuxNamespaceBuilder, LinuxNamespaceType, LinuxPidsBuilder,
-    LinuxSeccomp, Mount, MountBuilder, RootBuilder, Spec, UserBuilder,
+    Arch, Linux, LinuxCpuBuilder, LinuxIdMapping, LinuxIdMappingBuilder, LinuxMemoryBuilder, LinuxNamespaceBuilder,
+    LinuxNamespaceType, LinuxPidsBuilder, LinuxSeccomp, Mount, MountBuilder, RootBuilder, Spec, UserBuilder,
 };
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -40,6 +41,8 @@ pub struct Setting<'a> {
     pub tmp: &'a Path,
     pub cgroup_counts_swap: bool,
     pub network: Network<'a>,
+    /// The host's number for the container's root, if its users are shifted.
+    pub first_user: Option<u32>,
 }
 
 /// The network namespace of a container.
@@ -194,8 +197,21 @@ fn set_linux(spec: &mut Spec, def: &Definition, runtime: &Runtime, setting: &Set
             let cgroup = LinuxNamespaceBuilder::default().typ(LinuxNamespaceType::Cgroup).build().map_err(invalid)?;
             linux.namespaces_mut().as_mut().expect("the base has namespaces").push(cgroup);
             linux.set_seccomp(Some(seccomp()));
+            if let Some(first) = setting.first_user {
+                shift_users(linux, first)?;
+            }
         }
     }
+    Ok(())
+}
+
+fn shift_users(linux: &mut Linux, first: u32) -> Result<(), LaunchFault> {
+    let user = LinuxNamespaceBuilder::default().typ(LinuxNamespaceType::User).build().map_err(invalid)?;
+    linux.namespaces_mut().as_mut().expect("the base has namespaces").push(user);
+    let mapping = LinuxIdMappingBuilder::default().container_id(0_u32).host_id(first).size(users::SIZE);
+    let mapping: LinuxIdMapping = mapping.build().map_err(invalid)?;
+    linux.set_uid_mappings(Some(vec![mapping]));
+    linux.set_gid_mappings(Some(vec![mapping]));
     Ok(())
 }
 
@@ -218,6 +234,7 @@ fn invalid(error: impl std::fmt::Display) -> LaunchFault {
 mod tests {
     use super::*;
     use crate::sandbox::account;
+    use crate::sandbox::plan::Users;
     use crate::sandbox::probe::trivial;
     use oci_spec::image::ConfigBuilder;
     use oci_spec::runtime::LinuxSeccompAction;
@@ -232,7 +249,7 @@ mod tests {
     }
 
     fn built(def: &Definition, image: Option<&ImageConfig>, kind: RuntimeKind) -> Value {
-        let runtime = Runtime { provider: "x".into(), kind, binary: "/x".into(), args: vec![] };
+        let runtime = Runtime { provider: "x".into(), kind, binary: "/x".into(), args: vec![], users: Users::Same };
         let account = account::resolve(user(def, image), "node:x:1000:1001::/home/node:", "").unwrap();
         let volumes = [(PathBuf::from("/data"), PathBuf::from("/host/data"))];
         let setting = Setting {
@@ -243,6 +260,7 @@ mod tests {
             tmp: Path::new("/b/disk/tmp"),
             cgroup_counts_swap: true,
             network: Network::Own,
+            first_user: Some(1 << 29),
         };
         serde_json::to_value(config(def, image, &runtime, &setting).unwrap()).unwrap()
     }
@@ -283,6 +301,15 @@ mod tests {
         let mut tiny = definition();
         tiny.resource_limits.cpu_milli = 1;
         assert_eq!(built(&tiny, None, RuntimeKind::Native)["linux"]["resources"]["cpu"]["quota"], json!(1000));
+    }
+
+    #[test]
+    fn only_native_runtimes_get_a_user_namespace() {
+        let native = built(&definition(), None, RuntimeKind::Native)["linux"].clone();
+        assert_eq!(native["uidMappings"], json!([{"containerID": 0, "hostID": 1 << 29, "size": 1 << 20}]));
+        assert_eq!(native["gidMappings"], native["uidMappings"]);
+        assert!(native["namespaces"].as_array().unwrap().contains(&json!({"type": "user"})));
+        assert!(built(&definition(), None, RuntimeKind::Gvisor)["linux"].get("uidMappings").is_none());
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::config::{Config, Secret};
 use crate::limits::{RESTARTS_AT_ONCE, STARTS_AT_ONCE, TRIAL_TIMEOUT};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 const DISK_LOW: u64 = 2 << 30;
@@ -100,6 +101,46 @@ fn is_controller(option: &str) -> bool {
     const OTHERS: [&str; 9] =
         ["rw", "ro", "nosuid", "nodev", "noexec", "relatime", "noatime", "xattr", "clone_children"];
     !OTHERS.contains(&option) && !option.contains('=')
+}
+
+/// The numbers of users inside native containers are others than outside, where that can be had.
+pub fn user_namespaces() -> Check {
+    let name = "user namespaces";
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--user", "true"]);
+    match attempt(unshare, TRIAL_TIMEOUT) {
+        Trial::Worked(_) => Check::ok(name, Need::Sometimes, "one was made; gVisor has users of its own kernel"),
+        Trial::Failed(why) => {
+            let found = format!("cannot be made ({why}): root in a crun container is root here, without capabilities");
+            Check::new(name, Need::Sometimes, State::Warn, found)
+                .remedy("sysctl user.max_user_namespaces=15000, if the kernel has them")
+        }
+        Trial::TimedOut => Check::new(name, Need::Sometimes, State::Warn, "no end within its time"),
+    }
+}
+
+/// Told because it is asked for; a loop image caps bytes and files alike, and works without.
+pub fn project_quotas(data_dir: &Path) -> Check {
+    const Q_GETINFO: u32 = 0x0080_0005;
+    const PRJQUOTA: u32 = 2;
+    let existing = data_dir.ancestors().find(|dir| dir.exists()).unwrap_or(Path::new("/"));
+    // dqi_bgrace, dqi_igrace, dqi_flags and dqi_valid of the kernel's struct if_dqinfo.
+    let mut info = [0_u64; 3];
+    let asked = std::fs::File::open(existing).map_err(|e| e.to_string()).and_then(|dir| {
+        let (fd, command) = (std::os::fd::AsRawFd::as_raw_fd(&dir), Q_GETINFO << 8 | PRJQUOTA);
+        // SAFETY: the last argument is as large as what the kernel writes there.
+        let done = unsafe { libc::syscall(libc::SYS_quotactl_fd, fd, command, 0, info.as_mut_ptr()) };
+        nix::errno::Errno::result(done).map(drop).map_err(|e| match e {
+            nix::errno::Errno::ESRCH => "not turned on for this file system".to_string(),
+            nix::errno::Errno::ENOSYS => "not in this kernel".to_string(),
+            other => other.to_string(),
+        })
+    });
+    let found = match asked {
+        Ok(()) => "on for data_dir, and not used: disks are loop images".to_string(),
+        Err(why) => format!("{why}, and not needed: disks are loop images"),
+    };
+    Check::ok("project quotas", Need::Sometimes, found)
 }
 
 /// On the file system of the data directory, because not every one can carry the upper layer.

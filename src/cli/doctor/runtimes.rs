@@ -5,7 +5,8 @@ use super::trial::{Scratch, Trial, attempt, find, in_private_namespaces, version
 use super::{Check, Need, State};
 use crate::config::{Config, Provider};
 use crate::limits::TRIAL_TIMEOUT;
-use crate::sandbox::plan::RuntimeKind;
+use crate::sandbox::plan::{Layout, RuntimeKind, Users};
+use crate::sandbox::probe;
 use serde_json::json;
 use std::io;
 use std::os::unix::fs::symlink;
@@ -22,10 +23,22 @@ exec \"$1\" --root \"$2/state\" --cgroup-manager=disabled run --bundle \"$2\" st
 pub fn providers(config: &Config) -> Vec<Check> {
     let mut providers: Vec<(&String, &Provider)> = config.providers.iter().collect();
     providers.sort_by_key(|(name, _)| **name != config.default_provider);
-    providers.into_iter().map(|(name, provider)| check(name, provider)).collect()
+    let layout = Layout::of(config.data_dir.clone());
+    providers.into_iter().map(|(name, provider)| check(name, provider, &layout)).collect()
 }
 
-fn check(name: &str, provider: &Provider) -> Check {
+/// What the daemon has found out about it at its last start.
+fn remembered(name: &str, provider: &Provider, layout: &Layout) -> &'static str {
+    let known = probe::find(name, provider).ok().and_then(|runtime| probe::remembered(layout, &runtime));
+    match known.map(|runtime| (runtime.kind, runtime.users)) {
+        None => "not known to the daemon yet",
+        Some((RuntimeKind::Native, Users::Shifted)) => "the daemon uses it, with user namespaces",
+        Some((RuntimeKind::Native, Users::Same)) => "the daemon uses it, without user namespaces",
+        Some((RuntimeKind::Gvisor | RuntimeKind::Plain, _)) => "the daemon uses it",
+    }
+}
+
+fn check(name: &str, provider: &Provider, layout: &Layout) -> Check {
     let need = Need::OneProvider;
     if provider.kind == RuntimeKind::Plain {
         return Check::new(name, Need::Sometimes, State::Warn, "allowed: servers that ask for it run with no sandbox");
@@ -34,7 +47,7 @@ fn check(name: &str, provider: &Provider) -> Check {
         let found = format!("{} is not installed", provider.binary.display());
         return Check::new(name, need, State::Missing, found).remedy(install(&provider.binary));
     };
-    let found = format!("{}, {}", binary.display(), version(&binary));
+    let found = format!("{}, {}; {}", binary.display(), version(&binary), remembered(name, provider, layout));
     if !nix::unistd::geteuid().is_root() {
         return Check::new(name, need, State::Warn, format!("{found}; not tried, because that needs root"));
     }

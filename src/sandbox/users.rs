@@ -1,0 +1,207 @@
+//! The user namespace of a native container: numbers of its own for its users, so that root inside is nobody outside.
+//! What lasts (volumes, layers) is shown to it through idmapped mounts and keeps its owners on disk; what goes with the
+//! instance may belong to the shifted ones. Never changes an owner on disk, and mounts only in the launcher's namespace.
+
+use crate::core::contract::{LaunchFault, LaunchFaultKind};
+use crate::sandbox::plan::{Layout, fault};
+use crate::sandbox::rootfs::PrivateMounts;
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::wait::waitpid;
+use nix::unistd::{ForkResult, fork, pipe2};
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+/// Users of one container: every number that passwd files are made with.
+pub const SIZE: u32 = 1 << 20;
+/// Far above what hosts give to people, daemons and rootless containers, and below what signed 32 bits can say.
+const FIRST: u32 = 0x2000_0000;
+/// So many containers have numbers that no other one has.
+const RANGES: u32 = 1 << 10;
+
+/// Empty on most hosts, and open to all: here a container's own root can find what is put up for it. The data directory
+/// is closed to everybody but the host's root.
+const STAGES: [&str; 3] = ["/mnt", "/media", "/srv"];
+
+// From linux/mount.h; libc has none of it.
+const OPEN_TREE_CLONE: u32 = 1;
+const MOVE_MOUNT_F_EMPTY_PATH: u32 = 4;
+const MOUNT_ATTR_IDMAP: u64 = 0x0010_0000;
+
+/// A range of users, the namespace that stands for it, and the place where its container finds its files.
+pub struct Shift {
+    pub first: u32,
+    namespace: File,
+    stage: PathBuf,
+}
+
+impl Shift {
+    /// Fails where the kernel or the file system of the data directory cannot do it.
+    pub fn prepare(mounts: &PrivateMounts, layout: &Layout, container_id: &str) -> Result<Shift, LaunchFault> {
+        let failed = |e: io::Error| fault(LaunchFaultKind::Rootfs, "making a user namespace", e);
+        let first = first_of(container_id);
+        let namespace = make_namespace(first).map_err(failed)?;
+        let stage = stage(mounts, layout).map_err(failed)?;
+        let shift = Shift { first, namespace, stage };
+        shift
+            .clone_of(&layout.data_dir, libc::MOUNT_ATTR_RDONLY)
+            .map_err(|e| fault(LaunchFaultKind::Rootfs, "mounting the data directory for shifted users", e))?;
+        Ok(shift)
+    }
+
+    /// The host's number for a user of the container.
+    pub fn outside(&self, inside: u32) -> u32 {
+        self.first + inside.min(SIZE - 1)
+    }
+
+    /// An empty directory that the container's root can reach.
+    pub fn place(&self, name: &str) -> io::Result<PathBuf> {
+        let place = self.stage.join(name);
+        fs::DirBuilder::new().mode(0o755).create(&place)?;
+        Ok(place)
+    }
+
+    /// `source` as it is, where the container's root can reach it.
+    pub fn put_up(&self, _: &PrivateMounts, source: &Path, name: &str) -> io::Result<PathBuf> {
+        let place = self.place(name)?;
+        mount(Some(source), &place, None::<&str>, MsFlags::MS_BIND, None::<&str>)?;
+        Ok(place)
+    }
+
+    /// `source` with every owner seen as the container's user of that number; what is written belongs on disk to the
+    /// number that it has inside.
+    pub fn show(&self, _: &PrivateMounts, source: &Path, name: &str) -> io::Result<PathBuf> {
+        let place = self.place(name)?;
+        let tree = self.clone_of(source, libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV)?;
+        let to = CString::new(place.as_os_str().as_bytes())?;
+        let (from, flags) = (tree.as_raw_fd(), MOVE_MOUNT_F_EMPTY_PATH);
+        // SAFETY: both paths are live and end in NUL.
+        let done =
+            unsafe { libc::syscall(libc::SYS_move_mount, from, c"".as_ptr(), libc::AT_FDCWD, to.as_ptr(), flags) };
+        Errno::result(done)?;
+        Ok(place)
+    }
+
+    /// An idmapped copy of a mount, not yet put anywhere.
+    fn clone_of(&self, source: &Path, attributes: u64) -> io::Result<OwnedFd> {
+        let path = CString::new(source.as_os_str().as_bytes())?;
+        let flags = OPEN_TREE_CLONE | libc::O_CLOEXEC.cast_unsigned();
+        // SAFETY: the path is live and ends in NUL.
+        let tree = Errno::result(unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags) })?;
+        let tree = i32::try_from(tree).map_err(io::Error::other)?;
+        // SAFETY: the kernel just gave it to us.
+        let tree = unsafe { OwnedFd::from_raw_fd(tree) };
+        let attr = libc::mount_attr {
+            attr_set: MOUNT_ATTR_IDMAP | attributes,
+            attr_clr: 0,
+            propagation: 0,
+            userns_fd: u64::try_from(self.namespace.as_raw_fd()).map_err(io::Error::other)?,
+        };
+        // SAFETY: both pointers are to live values of the size given.
+        let done = unsafe {
+            libc::syscall(
+                libc::SYS_mount_setattr,
+                tree.as_raw_fd(),
+                c"".as_ptr(),
+                libc::AT_EMPTY_PATH,
+                &raw const attr,
+                size_of::<libc::mount_attr>(),
+            )
+        };
+        Errno::result(done)?;
+        Ok(tree)
+    }
+}
+
+/// Container ids count up over a life of the daemon, so that neighbours have different ranges.
+fn first_of(container_id: &str) -> u32 {
+    let number = container_id.rsplit('-').next().and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
+    FIRST + u32::try_from(number % u64::from(RANGES)).unwrap_or(0) * SIZE
+}
+
+/// A user that has a number of its own in the range.
+pub fn fits(uid: u32, gid: u32) -> bool {
+    uid < SIZE && gid < SIZE
+}
+
+/// Can what is asked for in numbers be had? Names are looked up later, and are what an image was made with.
+pub fn may_fit(user: Option<&str>) -> bool {
+    let mut parts = user.unwrap_or("").split(':');
+    parts.all(|part| part.parse::<u32>().map_or(true, |id| id < SIZE))
+}
+
+/// A namespace needs a process to be made by; it is gone when this returns.
+fn make_namespace(first: u32) -> io::Result<File> {
+    let (mut told, tell) = pipe2(OFlag::O_CLOEXEC).map(|(r, w)| (File::from(r), File::from(w)))?;
+    let (hold, release) = pipe2(OFlag::O_CLOEXEC).map(|(r, w)| (File::from(r), File::from(w)))?;
+    // SAFETY: a launcher has one thread.
+    let child = match unsafe { fork() }? {
+        ForkResult::Child => {
+            drop((told, release));
+            let made = unshare(CloneFlags::CLONE_NEWUSER).is_ok();
+            let said = (&tell).write_all(&[u8::from(made)]);
+            // Until the parent has what it needs, or is dead.
+            let _ = (&hold).read(&mut [0]);
+            // SAFETY: ends this process without anything that is the parent's being flushed or dropped.
+            unsafe { libc::_exit(i32::from(said.is_err())) }
+        }
+        ForkResult::Parent { child } => child,
+    };
+    drop((tell, hold));
+    let mut made = [0];
+    let opened = told.read_exact(&mut made).and_then(|()| match made {
+        [1] => {
+            let map = format!("0 {first} {SIZE}\n");
+            for file in ["uid_map", "gid_map"] {
+                fs::write(format!("/proc/{child}/{file}"), &map)?;
+            }
+            File::open(format!("/proc/{child}/ns/user"))
+        }
+        _ => Err(io::Error::other("the kernel gives none")),
+    });
+    drop(release);
+    waitpid(child, None)?;
+    opened
+}
+
+/// A small tmpfs that only this mount namespace has.
+fn stage(_: &PrivateMounts, layout: &Layout) -> io::Result<PathBuf> {
+    let is_free = |dir: &&&str| Path::new(dir).is_dir() && !layout.data_dir.starts_with(dir);
+    let dir = STAGES.iter().find(is_free).ok_or_else(|| {
+        io::Error::other(format!("none of {} is there to put the container's root up in", STAGES.join(", ")))
+    })?;
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    mount(Some("tmpfs"), *dir, Some("tmpfs"), flags, Some("mode=755,size=64k"))?;
+    Ok(PathBuf::from(dir))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_have_different_users_and_none_is_the_hosts() {
+        let (one, other) = (first_of("3f2a9c1b-7"), first_of("3f2a9c1b-8"));
+        assert!(one >= FIRST && one.abs_diff(other) == SIZE);
+        for id in ["probe-4000000000", "x", "3f2a9c1b-18446744073709551615", "a-99999999999999999999999"] {
+            let first = first_of(id);
+            assert!(first >= FIRST && i32::try_from(first + SIZE).is_ok(), "{id}");
+        }
+    }
+
+    #[test]
+    fn a_number_that_no_range_has_is_known_before() {
+        for user in [None, Some(""), Some("node"), Some("0:0"), Some("65534"), Some("node:1048575")] {
+            assert!(may_fit(user), "{user:?}");
+        }
+        assert!(!may_fit(Some("1000680000")) && !may_fit(Some("1:1048576")));
+        assert!(fits(65534, 0) && !fits(0, SIZE));
+    }
+}
