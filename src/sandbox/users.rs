@@ -26,6 +26,9 @@ const FIRST: u32 = 0x2000_0000;
 /// So many containers have numbers that no other one has.
 const RANGES: u32 = 1 << 10;
 
+/// What to do where something cannot be shown.
+const REMEDY: &str = "keep it on ext4, xfs or btrfs, or let the server run under gvisor";
+
 /// Empty on most hosts, and open to all: here a container's own root can find what is put up for it. The data directory
 /// is closed to everybody but the host's root.
 const STAGES: [&str; 3] = ["/mnt", "/media", "/srv"];
@@ -79,7 +82,8 @@ impl Shift {
     /// number that it has inside.
     pub fn show(&self, _: &PrivateMounts, source: &Path, name: &str) -> io::Result<PathBuf> {
         let place = self.place(name)?;
-        let tree = self.clone_of(source, libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV)?;
+        let tree = self.clone_of(source, libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV);
+        let tree = tree.map_err(|e| io::Error::new(e.kind(), format!("{}: {e}; {REMEDY}", source.display())))?;
         let to = CString::new(place.as_os_str().as_bytes())?;
         let (from, flags) = (tree.as_raw_fd(), MOVE_MOUNT_F_EMPTY_PATH);
         // SAFETY: both paths are live and end in NUL.
@@ -173,7 +177,10 @@ fn make_namespace(first: u32) -> io::Result<File> {
 
 /// A small tmpfs that only this mount namespace has.
 fn stage(_: &PrivateMounts, layout: &Layout) -> io::Result<PathBuf> {
-    let is_free = |dir: &&&str| Path::new(dir).is_dir() && !layout.data_dir.starts_with(dir);
+    // By their real paths: one of them may be a link to a disk that is mounted there.
+    let needed = [layout.data_dir.clone(), layout.images_dir(), layout.data_dir.join("volumes")];
+    let needed: Vec<PathBuf> = needed.iter().filter_map(|dir| fs::canonicalize(dir).ok()).collect();
+    let is_free = |dir: &&&str| Path::new(dir).is_dir() && !needed.iter().any(|path| path.starts_with(dir));
     let dir = STAGES.iter().find(is_free).ok_or_else(|| {
         io::Error::other(format!("none of {} is there to put the container's root up in", STAGES.join(", ")))
     })?;
