@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Instant;
-use support::registry::{PASSWORD, Proxy, Registry, build_images};
+use support::registry::{ConnectProxy, PASSWORD, Proxy, Registry, build_images};
 use support::{BASE, Options, SOON, STDIOD, eventually, short_temporary_directory};
 
 /// Of the large file in the images.
@@ -141,6 +141,39 @@ fn an_image_is_pulled_by_tag_and_by_digest_and_only_from_whom_we_trust() {
     assert_eq!(store.layers(), 4, "the other names still need them");
     store.done(&["prune", "--all"]);
     assert_eq!((store.layers(), store.names().len()), (0, 0));
+}
+
+#[test]
+fn a_registry_is_reached_by_an_ipv6_address_and_through_a_proxy() {
+    let registry = Registry::start();
+    let layout = build_images(&registry.home, 1024);
+    registry.push(&layout, "v1", "who:v1");
+    let by_v6 = Proxy::from("[::1]:0", registry.port);
+    let proxy = ConnectProxy::to(registry.port);
+    let hosts = [format!("[::1]:{}", by_v6.port), "registry.test:5000".to_string(), "registry.test".to_string()];
+    let variables = registry.variables_for(&hosts);
+    let with = |address: &str| {
+        let mut variables = variables.clone();
+        variables.push(("HTTPS_PROXY".to_string(), address.to_string()));
+        Store::new(variables)
+    };
+    let store = with(&format!("http://u:p@127.0.0.1:{}", proxy.port));
+
+    let name = format!("{}/who:v1", hosts[0]);
+    store.done(&["pull", &name]);
+    assert_eq!((store.names(), proxy.asked()), (vec![name], vec![]), "loopback needs no proxy");
+    // A name that only the proxy knows; TLS is with the registry, whose certificate has that name.
+    for (host, asked) in [("registry.test:5000", "registry.test:5000"), ("registry.test", "registry.test:443")] {
+        store.done(&["pull", &format!("{host}/who:v1")]);
+        let last = proxy.asked().pop().expect("it was asked");
+        assert_eq!(last, format!("CONNECT {asked} HTTP/1.1"));
+    }
+    let refused = with(&format!("http://127.0.0.1:{}", proxy.port)).refused(&["pull", "registry.test/who:v1"]);
+    assert!(refused.contains("wants a login") && refused.contains("proxy"), "{refused}");
+    let refused = with("http://127.0.0.1:1").refused(&["pull", "registry.test/who:v1"]);
+    assert!(refused.contains("the proxy 127.0.0.1:1"), "{refused}");
+    let refused = with("socks5://127.0.0.1:1").refused(&["pull", "registry.test/who:v1"]);
+    assert!(refused.contains("HTTPS_PROXY") && refused.contains("socks5"), "{refused}");
 }
 
 #[test]

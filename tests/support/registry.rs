@@ -6,8 +6,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const SERVER: &str = include_str!("../fixtures/image-server.sh");
@@ -57,11 +57,15 @@ impl Registry {
 
     /// What makes stdiod trust it and log in to it, also through proxies.
     pub fn variables(&self, ports: &[u16]) -> Vec<(String, String)> {
-        let entries: Vec<String> = [&[self.port], ports]
-            .concat()
-            .iter()
-            .map(|port| format!(r#""127.0.0.1:{port}":{{"username":"{USER}","password":"{PASSWORD}"}}"#))
-            .collect();
+        let hosts: Vec<String> =
+            [&[self.port], ports].concat().iter().map(|port| format!("127.0.0.1:{port}")).collect();
+        self.variables_for(&hosts)
+    }
+
+    /// As `variables`, under these names. The certificate is for 127.0.0.1, ::1 and `registry.test`.
+    pub fn variables_for(&self, hosts: &[String]) -> Vec<(String, String)> {
+        let entry = |host: &String| format!(r#""{host}":{{"username":"{USER}","password":"{PASSWORD}"}}"#);
+        let entries: Vec<String> = hosts.iter().map(entry).collect();
         let file = self.home.join("auth.json");
         std::fs::write(&file, format!(r#"{{"auths":{{{}}}}}"#, entries.join(","))).expect("a file");
         let ca = self.home.join("ca.pem");
@@ -102,7 +106,11 @@ fn make_certificates(home: &Path) {
     run("openssl", &[&authority[..], &key, &["-keyout", &at("ca.key"), "-out", &at("ca.pem")]].concat());
     let server = ["req", "-subj", "/CN=127.0.0.1"];
     run("openssl", &[&server[..], &key, &["-keyout", &at("server.key"), "-out", &at("server.csr")]].concat());
-    std::fs::write(home.join("ext"), "subjectAltName=IP:127.0.0.1\nbasicConstraints=CA:FALSE\n").expect("a file");
+    std::fs::write(
+        home.join("ext"),
+        "subjectAltName=IP:127.0.0.1,IP:::1,DNS:registry.test\nbasicConstraints=CA:FALSE\n",
+    )
+    .expect("a file");
     let sign = ["x509", "-req", "-days", "2", "-CAcreateserial"].map(String::from).to_vec();
     let files = ["-in", &at("server.csr"), "-CA", &at("ca.pem"), "-CAkey", &at("ca.key"), "-extfile", &at("ext")];
     let sign: Vec<&str> = sign.iter().map(String::as_str).chain(files).collect();
@@ -118,7 +126,12 @@ pub struct Proxy {
 
 impl Proxy {
     pub fn to(port: u16) -> Proxy {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        Proxy::from("127.0.0.1:0", port)
+    }
+
+    /// Listens at `address`.
+    pub fn from(address: &str, port: u16) -> Proxy {
+        let listener = TcpListener::bind(address).expect("a port");
         let proxy = Proxy {
             port: listener.local_addr().expect("bound").port(),
             passed: Arc::default(),
@@ -144,6 +157,47 @@ impl Proxy {
 
     pub fn passed(&self) -> u64 {
         self.passed.load(Ordering::Relaxed)
+    }
+}
+
+/// A proxy as companies have them: whatever host it is asked for by CONNECT, with the login `u:p`, it leads to the port.
+pub struct ConnectProxy {
+    pub port: u16,
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl ConnectProxy {
+    pub fn to(port: u16) -> ConnectProxy {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let proxy = ConnectProxy { port: listener.local_addr().expect("bound").port(), asked: Arc::default() };
+        let asked = Arc::clone(&proxy.asked);
+        // Ends with the test's process, as its connections do.
+        std::thread::spawn(move || {
+            for near in listener.incoming().flatten() {
+                let lines = BufReader::with_capacity(1, near.try_clone().expect("a socket")).lines();
+                let head: Vec<String> = lines.map_while(Result::ok).take_while(|line| !line.is_empty()).collect();
+                let allowed = head.iter().any(|line| line == "Proxy-Authorization: Basic dTpw");
+                asked.lock().expect("not poisoned").push(head.first().cloned().unwrap_or_default());
+                let mut writer = &near;
+                if !allowed {
+                    let _ =
+                        writer.write_all(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n");
+                    continue;
+                }
+                let _ = writer.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n");
+                let Ok(far) = TcpStream::connect(("127.0.0.1", port)) else { continue };
+                let (near2, far2) = (near.try_clone().expect("a socket"), far.try_clone().expect("a socket"));
+                let whole = || (AtomicU64::new(0), AtomicU64::new(u64::MAX));
+                std::thread::spawn(move || pass(near, far, &whole().0, &whole().1));
+                std::thread::spawn(move || pass(far2, near2, &whole().0, &whole().1));
+            }
+        });
+        proxy
+    }
+
+    /// The first lines of all requests so far.
+    pub fn asked(&self) -> Vec<String> {
+        self.asked.lock().expect("not poisoned").clone()
     }
 }
 

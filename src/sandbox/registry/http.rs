@@ -4,6 +4,7 @@
 
 use crate::limits::{HTTP_REDIRECTS_MAX, REGISTRY_CONNECT_TIMEOUT, REGISTRY_STALL_TIMEOUT};
 use crate::sandbox::registry::PullError;
+use crate::sandbox::registry::proxy::{Proxies, Proxy};
 use crate::wire::answer::{Body, Head, read_head};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -100,15 +101,16 @@ pub struct Transport {
     /// `HOST[:PORT]` that may be spoken to without TLS.
     insecure: Vec<String>,
     roots: RootCertStore,
+    proxies: Proxies,
 }
 
 impl Transport {
-    pub fn new(insecure: &[String]) -> Transport {
+    pub fn new(insecure: &[String], proxies: Proxies) -> Transport {
         let mut roots = RootCertStore::empty();
         // A root that cannot be read is one that vouches for nobody; a pull then fails and says whom it did not trust.
         let found = rustls_native_certs::load_native_certs();
         roots.add_parsable_certificates(found.certs);
-        Transport { insecure: insecure.to_vec(), roots }
+        Transport { insecure: insecure.to_vec(), roots, proxies }
     }
 
     pub fn is_insecure(&self, authority: &str) -> bool {
@@ -123,7 +125,8 @@ impl Transport {
             let unreachable = |e: io::Error| PullError::unreachable(&at.authority(), &e);
             self.check_scheme(&at)?;
             let mut stream = self.connect(&at).map_err(unreachable)?;
-            stream.write_all(&request(&at, ask, authorization)).and_then(|()| stream.flush()).map_err(unreachable)?;
+            let request = request(&at, ask, authorization, self.proxies.to(&at));
+            stream.write_all(&request).and_then(|()| stream.flush()).map_err(unreachable)?;
             let mut reader = BufReader::with_capacity(64 * 1024, stream);
             let head = read_head(&mut reader).map_err(unreachable)?;
             let Some(location) = redirect(&head).filter(|_| ask.form.is_none()) else {
@@ -152,12 +155,20 @@ impl Transport {
     }
 
     fn connect(&self, url: &Url) -> io::Result<Stream> {
-        let tcp = connect_tcp(url)?;
+        let proxy = self.proxies.to(url);
+        let tcp = match proxy {
+            None => connect_tcp(&url.host, url.port)?,
+            Some(proxy) => connect_tcp(&proxy.host, proxy.port)
+                .map_err(|e| io::Error::new(e.kind(), format!("the proxy {}:{}: {e}", proxy.host, proxy.port)))?,
+        };
         tcp.set_read_timeout(Some(REGISTRY_STALL_TIMEOUT))?;
         tcp.set_write_timeout(Some(REGISTRY_STALL_TIMEOUT))?;
         tcp.set_nodelay(true)?;
         if !url.https {
             return Ok(Stream::Plain(tcp));
+        }
+        if let Some(proxy) = proxy {
+            proxy.pass_through(&tcp, url)?;
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ClientConfig::builder_with_provider(provider)
@@ -185,9 +196,9 @@ impl Transport {
     }
 }
 
-fn connect_tcp(url: &Url) -> io::Result<TcpStream> {
+fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for address in (url.host.as_str(), url.port).to_socket_addrs()? {
+    for address in (host, port).to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, REGISTRY_CONNECT_TIMEOUT) {
             Ok(stream) => return Ok(stream),
             Err(error) => last = error,
@@ -196,9 +207,14 @@ fn connect_tcp(url: &Url) -> io::Result<TcpStream> {
     Err(last)
 }
 
-fn request(url: &Url, ask: &Ask<'_>, authorization: Option<&str>) -> Vec<u8> {
+fn request(url: &Url, ask: &Ask<'_>, authorization: Option<&str>, proxy: Option<&Proxy>) -> Vec<u8> {
     let method = if ask.form.is_some() { "POST" } else { "GET" };
-    let mut head = format!("{method} {} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n", url.path, url.authority());
+    // A proxy that is not passed through is asked itself, by the whole address.
+    let (target, login) = match proxy.filter(|_| !url.https) {
+        Some(proxy) => (format!("http://{}{}", url.authority(), url.path), proxy.authorization_line()),
+        None => (url.path.clone(), String::new()),
+    };
+    let mut head = format!("{method} {target} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n{login}", url.authority());
     head += concat!("User-Agent: stdiod/", env!("CARGO_PKG_VERSION"), "\r\n");
     if !ask.accept.is_empty() {
         head += &format!("Accept: {}\r\n", ask.accept);
@@ -280,7 +296,7 @@ mod tests {
         let url = Url::parse(&format!("http://127.0.0.1:{port}/v2/")).unwrap();
         let ask = Ask { authorization: Some("Basic c2VjcmV0"), ..Ask::default() };
         let mut text = String::new();
-        Transport::new(allowed).ask(&url, &ask)?.body.read_to_string(&mut text).unwrap();
+        Transport::new(allowed, Proxies::default()).ask(&url, &ask)?.body.read_to_string(&mut text).unwrap();
         Ok(text)
     }
 

@@ -5,6 +5,7 @@
 pub mod auth;
 pub mod fetch;
 pub mod http;
+pub mod proxy;
 pub mod pull;
 pub mod reference;
 pub mod session;

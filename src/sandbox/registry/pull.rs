@@ -13,6 +13,7 @@ use crate::sandbox::launch::{cut, die_with_parent};
 use crate::sandbox::registry::auth;
 use crate::sandbox::registry::fetch::{Wanted, fetch, hex};
 use crate::sandbox::registry::http::Transport;
+use crate::sandbox::registry::proxy::Proxies;
 use crate::sandbox::registry::reference::{Version, full_name, is_sha256_hex, reference};
 use crate::sandbox::registry::session::Session;
 use crate::sandbox::registry::{PullError, PullOrder, Registries};
@@ -80,7 +81,9 @@ pub fn pull(
     let reference = reference(name, registries.default.as_deref())?.ok_or_else(no_registry)?;
     let files = auth::files(|name| std::env::var_os(name).map(Into::into), nix::unistd::geteuid().as_raw());
     let credentials = auth::find(&files, &reference.registry, &reference.repository)?;
-    let transport = Transport::new(&registries.insecure);
+    let proxies = Proxies::of(|name| std::env::var(name).ok());
+    let proxies = proxies.map_err(|why| PullError::protocol(&reference.registry, &why))?;
+    let transport = Transport::new(&registries.insecure, proxies);
     let session = Session::new(&transport, &reference, credentials);
 
     let blobs = images.pull_dir().map_err(|e| PullError::io("opening the image store", e))?;

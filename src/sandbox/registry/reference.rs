@@ -2,6 +2,7 @@
 //! without a registry has none, unless the configuration names one.
 
 use crate::sandbox::image::ImageError;
+use std::net::Ipv6Addr;
 
 /// An image at a registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,8 +97,12 @@ fn parts(name: &str) -> Result<Parts<'_>, ImageError> {
     }
 }
 
-/// One part between slashes; the first of several may have a port.
+/// One part between slashes; the first of several may have a port, or be an IPv6 address in brackets.
 fn is_part(part: &str, may_be_host: bool) -> bool {
+    if let (true, Some((address, rest))) = (may_be_host, part.strip_prefix('[').and_then(|rest| rest.split_once(']'))) {
+        let port_ok = rest.is_empty() || rest.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok());
+        return address.parse::<Ipv6Addr>().is_ok() && port_ok;
+    }
     let tame = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"._-".contains(&b);
     let (body, port) = match part.split_once(':') {
         Some((body, port)) if may_be_host => (body, Some(port)),
@@ -142,6 +147,11 @@ mod tests {
         assert_eq!(found("example.test/a/b:1", None).as_deref(), Some("example.test a/b 1"));
         assert_eq!(found("localhost/a", None).as_deref(), Some("localhost a latest"));
         assert_eq!(found("127.0.0.1:5000/a", None).as_deref(), Some("127.0.0.1:5000 a latest"));
+        assert_eq!(found("[::1]:5000/a:1", None).as_deref(), Some("[::1]:5000 a 1"));
+        assert_eq!(found("[2001:db8::7]/a", None).as_deref(), Some("[2001:db8::7] a latest"));
+        for bad in ["[::1]", "[::1]x/a", "[::1]:x/a", "[1.2.3.4]/a", "a/[::1]", "[::1/a", "[]/a"] {
+            assert!(reference(bad, None).is_err(), "{bad}");
+        }
         for short in ["a", "a:1", "team/a"] {
             assert_eq!(found(short, None), None);
             assert!(found(short, Some("r.test")).unwrap().starts_with(&format!("r.test {}", &short[..1])));
