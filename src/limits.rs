@@ -178,6 +178,10 @@ pub const LOG_RESTORED_BYTES: u64 = 64 * KIB as u64;
 pub const STARTS_AT_ONCE: usize = 16;
 /// As above when servers that ran have died: each only takes back the place it had, and its callers wait.
 pub const RESTARTS_AT_ONCE: usize = 64;
+/// Launchers that do their work at once; all others are started already and wait for the word, but no longer than this:
+/// a few that hang must not keep everybody else down.
+pub const LAUNCHES_PER_CORE: usize = 2;
+pub const LAUNCH_TURN_WAIT: Duration = Duration::from_secs(1);
 /// At the very end, for clients to take the last bytes of their answers.
 pub const LAST_ANSWERS: Duration = Duration::from_secs(5);
 /// Between SIGTERM and the end of stdin.
@@ -375,6 +379,7 @@ const _: () = assert!(QUEUED_BYTES_MAX > BODY_MAX);
 const _: () = assert!(REQUESTS_BYTES_MAX >= 8 * BODY_MAX, "a few large requests can always come in at once");
 const _: () = assert!(WRITE_TIMEOUT.as_secs() < ANSWER_TIMEOUT.as_secs());
 const _: () = assert!(LINGER_SILENCE_MAX.as_secs() < LINGER_TIME_MAX.as_secs());
+const _: () = assert!(2 * LAUNCH_TURN_WAIT.as_secs() < LAUNCH_TIMEOUT.as_secs());
 const _: () = assert!(DRAIN_GRACE.as_secs() < SHUTDOWN_GRACE.as_secs());
 const _: () = assert!(LOG_CHANNEL >= 2 * SERVERS_MAX, "every log can be asked for at boot");
 const _: () = assert!(EVENT_LOG_BYTES < EVENT_LOGS_BYTES_MAX && LINE_MAX < EVENT_LOGS_BYTES_MAX);

@@ -12,6 +12,7 @@ use crate::os::pipes::{Drawn, Pipes};
 use crate::os::ports::Ports;
 use crate::os::reap::{Children, Role};
 use crate::os::spawn;
+use crate::os::turns::Turns;
 use crate::sandbox::cgroup::{CgroupFiles, Hierarchies};
 use crate::sandbox::discard;
 use crate::sandbox::plan::{LaunchPlan, Layout, Networking, Report, Runtime, RuntimeKind};
@@ -26,6 +27,8 @@ use std::os::fd::OwnedFd;
 
 /// Clean-ups under way at once; a crash of everything must not become a fork bomb.
 const DISCARDS_AT_ONCE: usize = 16;
+/// As above while launchers wait for their turn.
+const DISCARDS_MEANWHILE: usize = 1;
 
 struct Hosted {
     container_id: String,
@@ -62,6 +65,7 @@ pub struct Instances {
     scratch: Vec<u8>,
     /// Instances with more to read though the kernel will not say so again.
     runnable: Vec<InstanceId>,
+    turns: Turns,
     discards: VecDeque<Vec<OsString>>,
     discarding: usize,
 }
@@ -87,6 +91,7 @@ impl Instances {
             boot_id,
             scratch: vec![0; 64 * 1024],
             runnable: Vec::new(),
+            turns: Turns::of_this_host(),
             discards: VecDeque::new(),
             discarding: 0,
         }
@@ -137,9 +142,11 @@ impl Instances {
             layout: self.layout.clone(),
             networking: self.networking.clone(),
             daemon_pid: std::process::id() as i32,
+            waits: true,
         };
         let (pid, report) = spawn::launcher(&plan, far).map_err(internal)?;
         self.children.add(pid, Role::Launcher(instance));
+        self.turns.join(instance);
         log::info!("server={} instance={instance} launch provider={provider} launcher={pid}", definition.name);
         let cgroup = self.cgroups.as_ref().map(|all| all.instance(&self.layout, &container_id));
         if let Some(cgroup) = &cgroup {
@@ -194,9 +201,22 @@ impl Instances {
         self.discards.push_back(discard::volumes_args(&self.layout, name));
     }
 
-    /// After everything else that the core wanted in this turn: what is dead can wait for what is to live.
-    pub fn start_discards(&mut self) {
-        while self.discarding < DISCARDS_AT_ONCE {
+    /// After everything else that the core wanted in this turn, so that nobody's start is late for another's work.
+    pub fn give_turns(&mut self) {
+        while let Some(instance) = self.turns.next() {
+            if let Some(Hosted { process: Process::Launching { report: Some(report), .. }, .. }) =
+                self.map.get(&instance)
+            {
+                spawn::give_the_word(report);
+            }
+        }
+        self.start_discards();
+    }
+
+    /// What is dead can wait for what is to live.
+    fn start_discards(&mut self) {
+        let most = if self.turns.are_taken() { DISCARDS_MEANWHILE } else { DISCARDS_AT_ONCE };
+        while self.discarding < most {
             let Some(args) = self.discards.pop_front() else { return };
             match spawn::own_child(&args) {
                 Ok(pid) => {
@@ -269,6 +289,7 @@ impl Instances {
         core: &mut Core,
         now: Now,
     ) {
+        self.turns.leave(instance);
         let report = self.map.get_mut(&instance).and_then(|hosted| match &mut hosted.process {
             Process::Launching { report, .. } => report.take(),
             Process::Running { .. } | Process::Ended => None,

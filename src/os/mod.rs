@@ -25,3 +25,4 @@ pub mod room;
 pub mod signals;
 pub mod spawn;
 pub mod token;
+pub mod turns;

@@ -4,7 +4,8 @@
 //! 2. read the clock, once;
 //! 3. what became ready becomes inputs, each source within its budget;
 //! 4. deadlines that have passed;
-//! 5. do what the core wants until it wants nothing more: a failure is a new input, never a recursion;
+//! 5. do what the core wants until it wants nothing more: a failure is a new input, never a recursion; then launchers
+//!    get their turns;
 //! 6. write what is to be written, close what is over.
 //!
 //! Nothing in a turn blocks but the first.
@@ -108,6 +109,7 @@ impl Reactor {
             }
             self.pass_deadlines(now);
             self.perform(now);
+            self.instances.give_turns();
             self.clients.flush(&mut self.core, now);
             self.announce(now);
             self.follow_exit(now);
@@ -236,6 +238,9 @@ impl Reactor {
                 }
                 Role::Launcher(_) | Role::Container(_) | Role::Discard => {
                     self.instances.child_ended(&role, cause, self.poll.registry(), &mut self.core, now);
+                    // At once, and not when all the others have been looked at too: of fifty that die together each
+                    // would wait for the last words of all.
+                    self.perform(now);
                 }
             }
         }
@@ -313,7 +318,6 @@ impl Reactor {
                 }
             }
         }
-        self.instances.start_discards();
     }
 
     fn with_usage(&mut self, mut answer: Answer) -> Answer {

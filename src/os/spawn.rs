@@ -5,6 +5,7 @@ use crate::os::pipes::FarEnds;
 use crate::sandbox::launch;
 use crate::sandbox::plan::{LaunchPlan, Report};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::unistd::pipe2;
 use std::ffi::OsString;
 use std::fs::File;
@@ -13,13 +14,19 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-/// Starts a launcher. It gets the container's ends of the pipes as its own stdio, and a pipe for its one report.
+/// Starts a launcher. It gets the container's ends of the pipes as its own stdio, and a socket for its one report, over
+/// which it is told when to begin.
 pub fn launcher(plan: &LaunchPlan, far: FarEnds) -> io::Result<(i32, OwnedFd)> {
-    let (report, report_far) = pipe2(OFlag::O_CLOEXEC)?;
+    let (report, report_far) = socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
     fcntl(&report, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
     let mut launcher = launch::command(plan, report_far)?;
     let child = launcher.command.stdin(far.stdin).stdout(far.stdout).stderr(far.stderr).spawn()?;
     Ok((child.id() as i32, report))
+}
+
+/// It is this launcher's turn. One that has ended meanwhile will be seen to.
+pub fn give_the_word(report: &OwnedFd) {
+    _ = nix::unistd::write(report, b"!");
 }
 
 /// What a launcher that has ended had to say. The report is smaller than a pipe holds, so it is all there.

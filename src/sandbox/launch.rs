@@ -4,7 +4,7 @@
 
 use crate::core::contract::{LaunchFault, LaunchFaultKind};
 use crate::core::definition::Source;
-use crate::limits::LAUNCH_MESSAGE_MAX;
+use crate::limits::{LAUNCH_MESSAGE_MAX, LAUNCH_TURN_WAIT};
 use crate::sandbox::cgroup::{Hierarchies, Mode as CgroupMode};
 use crate::sandbox::cni;
 use crate::sandbox::disk::{self, Disk};
@@ -24,6 +24,7 @@ use std::io::{self, Read, Seek, Write};
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
@@ -38,7 +39,7 @@ pub struct Launcher {
     _inherited: [OwnedFd; 2],
 }
 
-/// `report` is the write end of the report pipe, and closed here when the launcher is dropped.
+/// `report` is the launcher's end of what its report goes through, and closed here when the launcher is dropped.
 pub fn command(plan: &LaunchPlan, report: OwnedFd) -> io::Result<Launcher> {
     let mut memory = File::from(memfd_create(c"stdiod-plan", MFdFlags::empty())?);
     // At once: the serializer alone would make a system call for every comma.
@@ -70,7 +71,7 @@ pub fn main(args: &[OsString]) -> i32 {
     }
     // SAFETY: the daemon gave both to us, and nobody else in this process knows them.
     let (plan, mut report) = unsafe { (File::from_raw_fd(plan_fd), File::from_raw_fd(report_fd)) };
-    let said = match read_plan(plan).and_then(|plan| launch(&plan)) {
+    let said = match read_plan(plan).and_then(|plan| launch(&plan, &report)) {
         Ok((pid, address)) => Report::Started { pid, address },
         Err(mut fault) => {
             cut(&mut fault.message, LAUNCH_MESSAGE_MAX);
@@ -96,10 +97,13 @@ fn read_plan(mut file: File) -> Result<LaunchPlan, LaunchFault> {
     Ok(plan)
 }
 
-fn launch(plan: &LaunchPlan) -> Result<(i32, Option<IpAddr>), LaunchFault> {
-    let LaunchPlan { container_id, definition: def, runtime, layout, networking, daemon_pid } = plan;
+fn launch(plan: &LaunchPlan, daemon: &File) -> Result<(i32, Option<IpAddr>), LaunchFault> {
+    let LaunchPlan { container_id, definition: def, runtime, layout, networking, daemon_pid, waits } = plan;
     die_with_parent(*daemon_pid)
         .map_err(|e| fault(LaunchFaultKind::Internal, "tying the launcher to the daemon", e))?;
+    if *waits {
+        wait_for_the_word(daemon);
+    }
     let unusable = |doing: &str, e: io::Error| fault(LaunchFaultKind::ProviderUnusable, doing, e);
     let cgroups = Hierarchies::of_this_host()
         .ok_or_else(|| unusable("limits", io::Error::other("no cgroup hierarchy is mounted")))?;
@@ -175,6 +179,14 @@ fn launch(plan: &LaunchPlan) -> Result<(i32, Option<IpAddr>), LaunchFault> {
     let address = joined.as_ref().map(|joined| joined.address);
     let pid = run(plan, &bundle, network_flag(runtime.kind, &wanted), namespace.as_ref())?;
     Ok((pid, address))
+}
+
+/// The daemon says when it is our turn; if it does not, we go on all the same.
+fn wait_for_the_word(daemon: &File) {
+    if let Ok(again) = daemon.try_clone() {
+        let mut socket = UnixStream::from(OwnedFd::from(again));
+        _ = socket.set_read_timeout(Some(LAUNCH_TURN_WAIT)).and_then(|()| socket.read(&mut [0]));
+    }
 }
 
 /// After all other flags: the last one of a name counts.

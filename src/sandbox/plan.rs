@@ -19,6 +19,8 @@ pub struct LaunchPlan {
     /// Who waits for the report. A launcher whose parent is another one was orphaned before it could ask the kernel
     /// to die with its parent.
     pub daemon_pid: i32,
+    /// It begins when a byte comes on the socket that its report goes to.
+    pub waits: bool,
 }
 
 /// An OCI runtime as configured and probed.

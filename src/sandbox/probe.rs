@@ -166,6 +166,7 @@ fn echo(runtime: &Runtime, layout: &Layout, id: &str) -> Result<(), String> {
         layout: layout.clone(),
         networking: Networking::default(),
         daemon_pid: std::process::id() as i32,
+        waits: false,
     };
     let said = |e: &dyn std::fmt::Display| format!("starting the launcher: {e}");
     let (report, report_in) = pipe2(OFlag::O_CLOEXEC).map_err(|e| said(&e))?;

@@ -7,7 +7,7 @@ use crate::cli::Common;
 use crate::cli::api::Api;
 use crate::cli::table::size;
 use crate::config::{Config, Secret};
-use crate::limits::{RESTARTS_AT_ONCE, STARTS_AT_ONCE, TRIAL_TIMEOUT};
+use crate::limits::{LAUNCHES_PER_CORE, RESTARTS_AT_ONCE, STARTS_AT_ONCE, TRIAL_TIMEOUT};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -39,8 +39,10 @@ pub fn user() -> Check {
 /// Why a boot with many servers takes its time.
 pub fn starts() -> Check {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let found =
-        format!("{STARTS_AT_ONCE} at once on {cores} cores, {RESTARTS_AT_ONCE} when servers that ran have died");
+    let found = format!(
+        "{STARTS_AT_ONCE} at once, {RESTARTS_AT_ONCE} when servers that ran have died; {} of them at work on {cores} cores",
+        LAUNCHES_PER_CORE * cores
+    );
     Check::ok("starts", Need::Sometimes, found)
 }
 
