@@ -53,17 +53,22 @@ class Daemon:
     """A stdiod with its own data directory, as an operator starts it."""
 
     def __init__(self, stdiod):
+        self.stdiod, self.process, self.shown = stdiod, None, None
         self.data, self.port = tempfile.mkdtemp(prefix="stdiod-bench-"), free_port()
         os.chmod(self.data, 0o755)
-        env = dict(os.environ, STDIOD_DATA_DIR=self.data, STDIOD_LISTEN=f"127.0.0.1:{self.port}", STDIOD_ALLOW_ISOLATION_NONE="true")
-        env.pop("DATABASE_URL", None)
         self.log = open(os.path.join(self.data, "bench.log"), "w")
-        began = time.monotonic()
-        self.process = subprocess.Popen([stdiod, "serve"], stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, env=env)
+        self.start()
         self.wait("the daemon", lambda: self.ask("GET", "/readyz")[0] == 200)
-        self.boot_secs = time.monotonic() - began
+        self.boot_secs = time.monotonic() - self.began
         with open(os.path.join(self.data, "admin.token")) as file:
             self.token = file.read().strip()
+
+    def start(self):
+        """As `halt` left it; it is not waited for."""
+        env = dict(os.environ, STDIOD_DATA_DIR=self.data, STDIOD_LISTEN=f"127.0.0.1:{self.port}", STDIOD_ALLOW_ISOLATION_NONE="true")
+        env.pop("DATABASE_URL", None)
+        self.began = time.monotonic()
+        self.process = subprocess.Popen([self.stdiod, "serve"], stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, env=env)
 
     def ask(self, method, path, body=None):
         client = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
@@ -91,22 +96,58 @@ class Daemon:
         sys.exit(f"{what} is not there after {secs} s; the daemon's last words:\n" + open(self.log.name).read()[-2000:])
 
     def register(self, name, provider, **more):
-        body = {"name": name, "rootfs": "host", "command": SERVER, "provider": provider}
-        status, text = self.ask("POST", "/api/v1/mcp/servers", {**body, **more})
-        if status not in (200, 201, 202):
-            self.stop()
-            sys.exit(f"registering {name}: {status} {text.decode()}")
-        self.wait(name, lambda: json.loads(self.ask("GET", f"/api/v1/mcp/servers/{name}")[1])["status"] == "ready")
+        self.register_all([name], provider, **more)
 
-    def stop(self):
+    def register_all(self, names, provider, **more):
+        """None is waited for before all of them are there."""
+        command = SERVER if provider == "none" else self.show()
+        for name in names:
+            body = {"name": name, "rootfs": "host", "command": command, "provider": provider}
+            status, text = self.ask("POST", "/api/v1/mcp/servers?wait=false", {**body, **more})
+            if status not in (200, 201, 202):
+                self.stop()
+                sys.exit(f"registering {name}: {status} {text.decode()}")
+        self.wait(f"{names[-1]} and all before it", lambda: set(names) <= self.ready(), 60 + len(names))
+
+    def show(self):
+        """The fixture, where sandboxes see it."""
+        if self.shown is None:
+            os.makedirs("/opt", exist_ok=True)
+            self.shown = tempfile.mkdtemp(prefix="stdiod-bench-", dir="/opt")
+            os.chmod(self.shown, 0o755)
+            shutil.copy(SERVER, self.shown)
+        return os.path.join(self.shown, os.path.basename(SERVER))
+
+    def ready(self):
+        return {server["name"] for server in json.loads(self.ask("GET", "/api/v1/mcp/servers?status=ready")[1])}
+
+    def halt(self):
+        """Its data stays."""
         self.process.send_signal(signal.SIGTERM)
         try:
-            self.process.wait(30)
+            self.process.wait(60)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+    def stop(self):
+        self.halt()
         self.log.close()
-        shutil.rmtree(self.data, ignore_errors=True)
+        for directory in filter(None, (self.data, self.shown)):
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def load(daemon, server, size=100, conns=1, calls=20_000, secs=2, on=None):
+    """Calls of one server by REST; `on`: the CPU to make them from. Every answer is checked."""
+    options = ["--mode", "rest", "--url", f"http://127.0.0.1:{daemon.port}/api/v1/mcp/servers/{server}/call"]
+    options += ["--header", f"Authorization: Bearer {daemon.token}", "--pid", daemon.process.pid, "--alone", 1]
+    options += ["--size", size, "--conns", conns, "--calls", calls, "--secs", secs]
+    command = [*(["taskset", "-c", str(on)] if on is not None else []), LOAD, "run", *map(str, options)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60 + secs)
+    found = json.loads(run.stdout.strip().splitlines()[-1])
+    if "fatal" in found or found["errors"]:
+        sys.exit(f"calls of {server}: {found}")
+    return found
 
 
 def tree(pid):
