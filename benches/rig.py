@@ -119,7 +119,9 @@ class Daemon:
         return os.path.join(self.shown, os.path.basename(SERVER))
 
     def ready(self):
-        return {server["name"] for server in json.loads(self.ask("GET", "/api/v1/mcp/servers?status=ready")[1])}
+        """None as long as the daemon has not read its servers."""
+        status, text = self.ask("GET", "/api/v1/mcp/servers?status=ready")
+        return {server["name"] for server in json.loads(text)} if status == 200 else set()
 
     def halt(self):
         """Its data stays."""
