@@ -203,7 +203,7 @@ impl Instances {
 
     /// After everything else that the core wanted in this turn, so that nobody's start is late for another's work.
     pub fn give_turns(&mut self) {
-        while let Some(instance) = self.turns.next() {
+        while let Some(instance) = self.turns.begin() {
             if let Some(Hosted { process: Process::Launching { report: Some(report), .. }, .. }) =
                 self.map.get(&instance)
             {

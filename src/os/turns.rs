@@ -31,7 +31,7 @@ impl Turns {
     }
 
     /// Who may begin now, the first come first.
-    pub fn next(&mut self) -> Option<InstanceId> {
+    pub fn begin(&mut self) -> Option<InstanceId> {
         if self.working.len() >= self.most {
             return None;
         }
@@ -55,16 +55,16 @@ mod tests {
         let mut turns = Turns { most: 2, working: BTreeSet::new(), waiting: VecDeque::new() };
         let id = InstanceId;
         (1..=5).for_each(|n| turns.join(id(n)));
-        assert_eq!((turns.next(), turns.next(), turns.next()), (Some(id(1)), Some(id(2)), None));
+        assert_eq!((turns.begin(), turns.begin(), turns.begin()), (Some(id(1)), Some(id(2)), None));
         turns.leave(id(3));
         turns.leave(id(1));
         turns.leave(id(1));
-        assert_eq!((turns.next(), turns.next(), turns.are_taken()), (Some(id(4)), None, true));
+        assert_eq!((turns.begin(), turns.begin(), turns.are_taken()), (Some(id(4)), None, true));
         turns.leave(id(4));
-        assert_eq!((turns.next(), turns.are_taken()), (Some(id(5)), false));
+        assert_eq!((turns.begin(), turns.are_taken()), (Some(id(5)), false));
         turns.leave(id(2));
         turns.leave(id(5));
-        assert_eq!(turns.next(), None);
+        assert_eq!(turns.begin(), None);
         assert!(turns.working.is_empty());
     }
 }
