@@ -30,6 +30,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
 pub const SUBCOMMAND: &str = "sandbox-launch";
+/// `FS_TOPDIR_FL` of linux/fs.h.
+const TOPDIR: libc::c_int = 0x0002_0000;
 
 /// The command that runs a launcher, and what it inherits: to be spawned and dropped at once, by the one thread of this
 /// process that ever spawns.
@@ -113,6 +115,8 @@ fn launch(plan: &LaunchPlan, daemon: &File) -> Result<(i32, Option<IpAddr>), Lau
     let bundle = layout.bundle(container_id);
     make_private_dir(&layout.runtime_root(&runtime.provider), Existing::Kept)?;
     make_private_dir(&layout.bundles_dir(), Existing::Kept)?;
+    spread(&layout.runtime_root(&runtime.provider));
+    spread(&layout.bundles_dir());
     make_private_dir(&bundle, Existing::Refused)?;
     let mounts = PrivateMounts::enter().map_err(|e| rootfs_fault("entering a private mount namespace", e))?;
     if runtime.kind == RuntimeKind::Plain {
@@ -328,6 +332,21 @@ fn make_private_dir(dir: &Path, existing: Existing) -> Result<(), LaunchFault> {
         .mode(0o700)
         .create(dir)
         .map_err(|e| fault(LaunchFaultKind::Internal, &format!("making {}", dir.display()), e))
+}
+
+/// Tells ext4 that the directories below this one have nothing to do with each other. Otherwise all their files are made
+/// in one group of blocks, and without a journal each new one there is looked for past all that were removed in the last
+/// minutes: half the CPU time of a launch when hundreds have just ended. A hint: other file systems do not know it.
+fn spread(dir: &Path) {
+    let Ok(opened) = File::open(dir) else { return };
+    let mut flags: libc::c_int = 0;
+    // SAFETY: the descriptor is open, and both calls take a pointer to one int, whatever their numbers say.
+    unsafe {
+        if libc::ioctl(opened.as_raw_fd(), libc::FS_IOC_GETFLAGS, &raw mut flags) == 0 && flags & TOPDIR == 0 {
+            flags |= TOPDIR;
+            libc::ioctl(opened.as_raw_fd(), libc::FS_IOC_SETFLAGS, &raw const flags);
+        }
+    }
 }
 
 pub fn cut(message: &mut String, max: usize) {
