@@ -219,6 +219,8 @@ pub const METER_DISK_EVERY: Duration = Duration::from_secs(30);
 /// Instances looked at per second, and entries of a directory tree that are counted.
 pub const METER_LOOKS_MAX: usize = 64;
 pub const METER_ENTRIES_MAX: usize = 20_000;
+/// The longest file of a cgroup's accounts, several times over.
+pub const CGROUP_FILE_MAX: u64 = 16 * KIB as u64;
 /// Messages between the loop and the thread that looks.
 pub const METER_CHANNEL: usize = 8 * KIB;
 /// How often systemd is told how the daemon is.

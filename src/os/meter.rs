@@ -75,8 +75,9 @@ struct Thread {
 struct Watched {
     cgroup: CgroupFiles,
     dirs: Vec<PathBuf>,
-    cpu: Option<(Instant, u64)>,
-    disk: Option<(Instant, u64)>,
+    last: Option<(Instant, Usage)>,
+    /// Of the last look at everything.
+    whole: Option<Instant>,
 }
 
 const TICK: Duration = Duration::from_secs(1);
@@ -92,7 +93,7 @@ impl Thread {
             };
             match job {
                 Ok(Job::Watch { instance, cgroup, dirs }) => {
-                    self.watched.insert(instance, Watched { cgroup, dirs, cpu: None, disk: None });
+                    self.watched.insert(instance, Watched { cgroup, dirs, last: None, whole: None });
                 }
                 Ok(Job::Forget { instance }) => _ = self.watched.remove(&instance),
                 Err(RecvTimeoutError::Timeout) => {
@@ -123,16 +124,21 @@ impl Thread {
 impl Watched {
     fn look(&mut self) -> Option<Usage> {
         let now = Instant::now();
-        let mut usage = self.cgroup.usage()?;
-        if let Some((at, cpu_ms)) = self.cpu {
-            usage.cpu_percent = cpu_percent(usage.cpu_ms_total.saturating_sub(cpu_ms), now - at);
+        let is_whole = self.whole.is_none_or(|at| now - at >= METER_DISK_EVERY);
+        let mut usage = match self.last {
+            // Who has not run has changed nothing: a thousand that idle cost one small file each.
+            Some((_, last)) if !is_whole && self.cgroup.cpu_ms()? == last.cpu_ms_total => last,
+            Some((_, last)) => Usage { disk_bytes: last.disk_bytes, ..self.cgroup.usage()? },
+            None => self.cgroup.usage()?,
+        };
+        if is_whole {
+            usage.disk_bytes = self.dirs.iter().map(|dir| disk_bytes(dir).unwrap_or(0)).sum();
+            self.whole = Some(now);
         }
-        self.cpu = Some((now, usage.cpu_ms_total));
-        if self.disk.is_none_or(|(at, _)| now - at >= METER_DISK_EVERY) {
-            let bytes = self.dirs.iter().map(|dir| disk_bytes(dir).unwrap_or(0)).sum();
-            self.disk = Some((now, bytes));
-        }
-        usage.disk_bytes = self.disk.map_or(0, |(_, bytes)| bytes);
+        usage.cpu_percent = self
+            .last
+            .map_or(0.0, |(at, last)| cpu_percent(usage.cpu_ms_total.saturating_sub(last.cpu_ms_total), now - at));
+        self.last = Some((now, usage));
         Some(usage)
     }
 }
@@ -203,8 +209,8 @@ mod tests {
                 .unwrap()
                 .parent(&crate::sandbox::plan::Layout { data_dir: "/x".into(), mark: "x".into() }),
             dirs: Vec::new(),
-            cpu: None,
-            disk: None,
+            last: None,
+            whole: None,
         };
         let mut thread = Thread::default();
         for id in 0..1_000 {

@@ -3,12 +3,13 @@
 //! launcher's here. Never touches a process or directory that does not lie below `/stdiod-<mark>`.
 
 use crate::core::contract::Usage;
+use crate::limits::CGROUP_FILE_MAX;
 use crate::sandbox::plan::Layout;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -195,10 +196,10 @@ impl CgroupFiles {
         })
     }
 
-    fn cpu_ms(&self) -> Option<u64> {
+    pub fn cpu_ms(&self) -> Option<u64> {
         match self.cpu.as_ref()? {
             Account::V1(dir) => Some(number(&dir.join("cpuacct.usage"))? / 1_000_000),
-            Account::V2(dir) => Some(field(&fs::read_to_string(dir.join("cpu.stat")).ok()?, "usage_usec")? / 1000),
+            Account::V2(dir) => Some(field(&text_of(&dir.join("cpu.stat"))?, "usage_usec")? / 1000),
         }
     }
 
@@ -208,7 +209,7 @@ impl CgroupFiles {
             Account::V1(dir) => (dir.join("memory.usage_in_bytes"), dir.join("memory.stat"), "total_inactive_file"),
             Account::V2(dir) => (dir.join("memory.current"), dir.join("memory.stat"), "inactive_file"),
         };
-        let idle = fs::read_to_string(stat).ok().and_then(|text| field(&text, idle)).unwrap_or(0);
+        let idle = text_of(&stat).and_then(|text| field(&text, idle)).unwrap_or(0);
         Some(number(&used)?.saturating_sub(idle))
     }
 
@@ -316,7 +317,14 @@ fn field(text: &str, name: &str) -> Option<u64> {
 }
 
 fn number(path: &Path) -> Option<u64> {
-    fs::read_to_string(path).ok()?.trim().parse().ok()
+    text_of(path)?.trim().parse().ok()
+}
+
+/// In one read: these files say that they are empty, and whoever believes it reads them in many small pieces.
+fn text_of(path: &Path) -> Option<String> {
+    let mut text = String::with_capacity(CGROUP_FILE_MAX as usize);
+    fs::File::open(path).ok()?.take(CGROUP_FILE_MAX).read_to_string(&mut text).ok()?;
+    Some(text)
 }
 
 fn kill_in(dir: &Path) {
