@@ -81,7 +81,7 @@ class Daemon:
         client.close()
         return answer.status, text
 
-    def wait(self, what, is_there, secs=120):
+    def wait(self, what, is_there, secs=120, pause=0.05):
         until = time.monotonic() + secs
         while time.monotonic() < until:
             try:
@@ -91,7 +91,7 @@ class Daemon:
                 pass
             if self.process.poll() is not None:
                 break
-            time.sleep(0.05)
+            time.sleep(pause)
         self.stop()
         sys.exit(f"{what} is not there after {secs} s; the daemon's last words:\n" + open(self.log.name).read()[-2000:])
 

@@ -14,6 +14,8 @@ from rig import ROOT, Daemon
 
 PR_SET_CHILD_SUBREAPER = 36
 READY_SECS = 600
+# Between two looks, which take CPU time from the starts.
+PAUSE = 0.2
 # One start: its pipes, crun in a mount namespace that shows it one version of cgroups only, and the server's first answer. Both
 # pipes are opened for reading and writing, so that the server has a stdin that does not end.
 START = """
@@ -21,7 +23,7 @@ set -eu
 cd "$1"
 exec 3<>in 4<>out
 if [ -d /sys/fs/cgroup/unified ]; then mount -t tmpfs -o size=64k tmpfs /sys/fs/cgroup/unified; fi
-crun --root "$2" run --detach --bundle . --pid-file pid "$(basename "$1")" <&3 >&4 2>err 3<&- 4<&-
+crun --root "$2" run --detach --bundle . --pid-file pid "${1##*/}" <&3 >&4 2>err 3<&- 4<&-
 echo '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18"}}' >&3
 read -r answer <&4
 case "$answer" in *'"result"'*) ;; *) echo "$1: $answer" >&2; exit 1 ;; esac
@@ -36,18 +38,16 @@ def measure(stdiod, arguments, report):
     # Orphans of crun come to us, and can be waited for.
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     at_once, names = starts_at_once(), [f"b-{n}" for n in range(arguments.boots)]
-    daemon = Daemon(stdiod)
+    daemon, bare, turns = Daemon(stdiod), None, []
     try:
         daemon.register_all(names, "crun")
-        spec = spec_of_one(daemon)
-        turns = []
+        bare = Bare(spec_of_one(daemon), len(names), at_once)
         for _ in range(arguments.rounds):
             daemon.halt()
-            bare = Bare(spec, len(names), at_once)
             try:
                 took = bare.start()
             finally:
-                bare.remove()
+                bare.end()
             turns.append((*boot(daemon, names), took))
         rows = [[n + 1, f"{whole:.2f}", f"{up:.2f}", f"{took:.2f}", f"{(whole - up) / took:.2f}", f"{whole / took:.2f}"] for n, (whole, up, took) in enumerate(turns)]
         middle = [statistics.median(column) for column in zip(*((whole, up, took, (whole - up) / took, whole / took) for whole, up, took in turns))]
@@ -57,6 +57,8 @@ def measure(stdiod, arguments, report):
         report.verdict("boot to the shell loop, the daemon's own start included", middle[-1], 1.3, "×")
     finally:
         daemon.stop()
+        if bare:
+            bare.remove()
 
 
 def starts_at_once():
@@ -74,7 +76,7 @@ def boot(daemon, names):
     daemon.start()
     daemon.wait("the daemon", lambda: daemon.ask("GET", "/readyz")[0] == 200)
     up = time.monotonic() - daemon.began
-    daemon.wait("all servers", lambda: len(daemon.ready()) == len(names), READY_SECS)
+    daemon.wait("all servers", lambda: len(daemon.ready()) == len(names), READY_SECS, PAUSE)
     return time.monotonic() - daemon.began, up
 
 
@@ -124,10 +126,13 @@ class Bare:
             raise SystemExit(f"the shell loop: {run.stderr[-500:]} {said[-500:]}")
         return took
 
-    def remove(self):
+    def end(self):
         command = ["unshare", "--mount", "sh", "-c", DELETE, "delete", *map(os.path.basename, self.bundles)]
         subprocess.run(command, env=dict(os.environ, ROOT=self.state), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=READY_SECS)
         reap()
+
+    def remove(self):
+        """Only when all is measured: some file systems are slow for a while after very many files are removed."""
         for directory in glob.glob(f"/sys/fs/cgroup/*{self.cgroup}") + glob.glob(f"/sys/fs/cgroup{self.cgroup}"):
             os.rmdir(directory)
         shutil.rmtree(self.top)
