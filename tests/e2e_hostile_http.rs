@@ -52,8 +52,22 @@ fn bodies_that_never_end_cannot_fill_the_memory_and_hurt_nobody_else() {
     }
     let grown = weight_of(daemon.pid()).1.saturating_sub(before);
     assert!(grown < REQUESTS_BYTES_MAX as u64 + GROWTH_MAX, "the daemon has grown by {grown}");
-    // Others are served meanwhile.
+    // Others are served meanwhile; one that sends hundreds of requests at once is, or is told why not.
     assert_eq!(daemon.get(BASE).status, 200);
+    let mut last = Vec::new();
+    for (size, times) in [(1 << 20, 20), (128 << 10, 20), (40 << 10, 80)] {
+        for _ in 0..times {
+            let mut http = daemon.http();
+            http.send_raw(post(&daemon, "/nobody/call", daemon.token(), BODY_MAX).as_bytes()).expect("it listens");
+            http.send_raw(&body.as_bytes()[..size]).expect("it reads, whether it keeps it or not");
+            last.push(http);
+        }
+    }
+    let mut eager = daemon.http();
+    let healthz = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
+    eager.send_raw(healthz.repeat(4000).as_bytes()).expect("it is listening");
+    assert!([200, 503].contains(&eager.read_reply(false).expect("an answer").status));
+    drop(last);
     assert_eq!(daemon.call("nobody", "tools/list", &serde_json::json!({})).status, 404);
 
     let (mut refused, mut answered) = (0, 0);

@@ -166,7 +166,13 @@ impl Clients {
                     self.touched.push(id);
                 }
                 Read1::Step(Step::Refuse(fault)) => return self.refuse(id, rest::refuse(&fault), now),
-                Read1::Step(Step::Request) => return self.request(id, core, now),
+                Read1::Step(Step::Request) => {
+                    // Also one that came all at once, with others behind it: what is held is counted before it is kept.
+                    if !self.room.fits(&mut client.share, client.parser.held()) {
+                        return self.refuse(id, overloaded(), now);
+                    }
+                    return self.request(id, core, now);
+                }
                 Read1::Step(Step::NeedMore) => unreachable!("read() goes on instead"),
             }
         }
@@ -241,7 +247,7 @@ impl Clients {
     }
 
     fn respond(&mut self, id: ConnId, response: Response, now: Now) {
-        let Some(client) = self.map.get_mut(&id) else { return };
+        let Some(client) = self.map.get_mut(&id).filter(|client| client.doing != Doing::Closed) else { return };
         let framing = Framing { keep_alive: client.keep_alive, head_only: client.head_only, http10: client.http10 };
         http_out::write_response(&mut client.out, response, framing);
         self.touched.push(id);
@@ -258,7 +264,8 @@ impl Clients {
 
     /// The answer begins, and goes on with `event` until one side ends it.
     fn open_stream(&mut self, id: ConnId, first: &Response) {
-        let Some(client) = self.map.get_mut(&id) else { return };
+        // Whoever left in this very turn is gone, though the core had not heard of it when it answered.
+        let Some(client) = self.map.get_mut(&id).filter(|client| client.doing != Doing::Closed) else { return };
         client.doing = Doing::Streaming;
         let framing = Framing { keep_alive: false, head_only: client.head_only, http10: client.http10 };
         http_out::write_stream_head(client.out.tail(), first.status, first.content_type, &first.headers, framing);
@@ -287,7 +294,7 @@ impl Clients {
     }
 
     pub fn end_stream(&mut self, id: ConnId) {
-        let Some(client) = self.map.get_mut(&id) else { return };
+        let Some(client) = self.map.get_mut(&id).filter(|client| client.doing != Doing::Closed) else { return };
         if !client.http10 {
             http_out::write_last_chunk(client.out.tail());
         }
@@ -394,9 +401,12 @@ fn admissible(client: &mut Client, room: &mut Room, core: &Core, now: Now) -> Re
     if room.fits(&mut client.share, client.parser.held()) {
         return Ok(());
     }
+    Err(overloaded())
+}
+
+fn overloaded() -> Response {
     let why = "requests of other clients fill the memory there is for them; try again, or send less at once";
-    let fault = Fault::new(Code::Overloaded, why).retry_after_ms(OVERLOAD_RETRY.as_millis() as u64);
-    Err(rest::refuse(&fault))
+    rest::refuse(&Fault::new(Code::Overloaded, why).retry_after_ms(OVERLOAD_RETRY.as_millis() as u64))
 }
 
 /// Nor for a network that nobody has configured.
