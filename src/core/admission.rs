@@ -101,7 +101,7 @@ impl Core {
         if self.sessions.len() >= SESSIONS_MAX {
             let message = format!("{SESSIONS_MAX} sessions are open and busy");
             let busy = || Fault::new(Code::Unavailable, message).retry_after_ms(10_000);
-            let idlest = self.sessions.idlest().ok_or_else(busy)?;
+            let idlest = self.sessions.idlest(|_| 1, None).ok_or_else(busy)?;
             self.end_session(idlest, "it made room for another");
         }
         let id = SessionId(self.entropy.uuid());

@@ -72,7 +72,9 @@ impl Core {
         line: impl FnOnce(u64) -> Vec<u8>,
     ) -> Result<(CallId, u64), Fault> {
         let now = self.now;
-        let server = self.servers.get_mut(&id).expect("found");
+        let Some(server) = self.servers.get_mut(&id) else {
+            return Err(Fault::new(Code::NotFound, "the server is gone").outcome(Outcome::NotSent));
+        };
         let def = &server.definition;
         if !def.stdio_bridge {
             let message = format!("{} has no stdio bridge; call it on its own port", def.name);

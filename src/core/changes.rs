@@ -160,6 +160,7 @@ impl Core {
     pub(super) fn forget(&mut self, id: ServerId) {
         let Some(server) = self.servers.remove(&id) else { return };
         self.deadlines.cancel(super::Timer::State(id));
+        self.fail_rounds(id);
         if server.parent().is_some() {
             return;
         }

@@ -25,7 +25,7 @@ impl Core {
     fn start_private(&mut self, session: SessionId, parent: ServerId) -> Result<ServerId, Fault> {
         let known = &self.servers[&parent];
         known.admits(self.now.mono_ms + known.definition.request_timeout_ms, self.now)?;
-        self.make_private_room()?;
+        self.make_private_room(session)?;
         let id = ServerId(self.entropy.uuid());
         let known = &self.servers[&parent];
         let mut definition = (*known.definition).clone();
@@ -42,19 +42,18 @@ impl Core {
         Ok(id)
     }
 
-    fn make_private_room(&mut self) -> Result<(), Fault> {
-        if self.private_instances().filter(|server| server.removing.is_none()).count() >= PRIVATE_INSTANCES_MAX {
-            let idle = self.sessions.iter().filter(|session| !session.private.is_empty() && !session.is_busy());
-            if let Some(idlest) = idle.min_by_key(|session| (session.used_ms, session.id)).map(|session| session.id) {
-                self.end_session(idlest, "its instance made room for another's");
-            }
+    fn make_private_room(&mut self, asking: SessionId) -> Result<(), Fault> {
+        if self.private_instances().filter(|server| server.removing.is_none()).count() >= PRIVATE_INSTANCES_MAX
+            && let Some(idlest) = self.sessions.idlest(|session| session.private.len(), Some(asking))
+        {
+            self.end_session(idlest, "its instance made room for another's");
         }
         let staying = self.private_instances().filter(|server| server.removing.is_none()).count();
         // Those on their way out take their time, and their place with them.
         match staying < PRIVATE_INSTANCES_MAX && self.private_instances().count() < 2 * PRIVATE_INSTANCES_MAX {
             true => Ok(()),
             false => {
-                let message = format!("{PRIVATE_INSTANCES_MAX} sessions have an instance of their own already");
+                let message = format!("{PRIVATE_INSTANCES_MAX} instances run for single sessions already");
                 Err(Fault::new(Code::Unavailable, message).retry_after_ms(10_000))
             }
         }

@@ -144,6 +144,17 @@ impl Core {
         self.insert_errand(to, errand);
     }
 
+    /// A server is gone: what waits for input to it is no call that would end with it.
+    pub(super) fn fail_rounds(&mut self, server: ServerId) {
+        let between = |(id, errand): &(&CallId, &Errand)| errand.server == server && self.calls.get(**id).is_none();
+        let mut rounds: Vec<CallId> = self.errands.iter().filter(between).map(|(id, _)| *id).collect();
+        rounds.sort();
+        let fault = Fault::new(Code::NotFound, "the server has gone away meanwhile").outcome(Outcome::SentUnknown);
+        for round in rounds {
+            self.errand_failed(round, &fault);
+        }
+    }
+
     /// Nobody has answered in time.
     pub(super) fn round_timed_out(&mut self, round: CallId) {
         let message = "the client did not give the input that the server needs";

@@ -349,14 +349,17 @@ impl Sessions {
         found
     }
 
-    /// Of those with nothing open, one of whoever has the most sessions, and of these the one that was idle for longest:
-    /// nobody loses a session to a client that opens ever more of them.
-    pub fn idlest(&self) -> Option<SessionId> {
+    /// Of those with nothing open, one of whoever has the most of what is scarce, and of these the one that was idle for
+    /// longest: nobody loses a session to a client that takes ever more. The session that asks is never the one, nor is
+    /// any of somebody who has less than its owner.
+    pub fn idlest(&self, takes: impl Fn(&Session) -> usize, asking: Option<SessionId>) -> Option<SessionId> {
         let mut owned: HashMap<&str, usize> = HashMap::new();
-        self.table.values().for_each(|session| *owned.entry(&session.owner).or_default() += 1);
-        let idle = self.table.values().filter(|session| !session.is_busy());
+        self.table.values().for_each(|session| *owned.entry(&session.owner).or_default() += takes(session));
+        let least = asking.and_then(|id| self.get(id)).map_or(0, |session| owned[&*session.owner]);
+        let idle = self.table.values().filter(|session| !session.is_busy() && Some(session.id) != asking);
+        let may_go = idle.filter(|session| takes(session) > 0 && owned[&*session.owner] >= least);
         let first = |session: &&Session| (Reverse(owned[&*session.owner]), session.used_ms, session.id);
-        idle.min_by_key(first).map(|session| session.id)
+        may_go.min_by_key(first).map(|session| session.id)
     }
 }
 

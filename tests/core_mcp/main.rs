@@ -193,6 +193,24 @@ fn input_that_a_client_cannot_or_will_not_give_ends_its_call() {
 }
 
 #[test]
+fn a_call_that_waits_for_input_ends_with_its_server() {
+    let mut stage = Stage::new();
+    stage.register("new", Child::NewerOnly, json!({}));
+    let session = stage.session(None, json!({"elicitation": {}}));
+    let conn = stage.post(None, session, &request(1, "tools/call", json!({"name": "new__t"})));
+    let call = stage.asked("tools/call");
+    let wanted = json!({"a": {"method": "elicitation/create", "params": {}}});
+    stage.reply(&call, json!({"resultType": "input_required", "inputRequests": wanted}));
+    let question = stage.heard(conn).remove(0);
+    stage.delete("new");
+    let told = stage.answer(conn);
+    assert_eq!(told["error"]["data"]["outcome"], "sent_unknown", "an earlier round was sent: {told}");
+    stage.post(None, session, &json!({"jsonrpc": "2.0", "id": question["id"], "result": {"action": "accept"}}));
+    let conn = stage.post(None, session, &request(2, "ping", json!({})));
+    assert_eq!(stage.answer(conn)["result"], json!({}));
+}
+
+#[test]
 fn a_server_that_knows_no_sessions_serves_subscriptions_and_plain_calls_too() {
     let mut stage = Stage::new();
     stage.register("new", Child::NewerOnly, json!({}));
@@ -322,6 +340,37 @@ fn instances_of_sessions_are_bounded_and_the_idlest_makes_room() {
         let conn = stage.post(at, session, &request(1, "ping", json!({})));
         assert_eq!(stage.answer(conn).get("result").is_some(), there);
     }
+}
+
+#[test]
+fn a_session_does_not_lose_itself_to_its_own_instances() {
+    let mut stage = Stage::new();
+    let names: Vec<String> = (0..=PRIVATE_INSTANCES_MAX).map(|n| format!("own{n}")).collect();
+    for name in &names {
+        stage.register(name, Child::Older, json!({"shared": false}));
+    }
+    let session = stage.session(None, json!({}));
+    for (n, name) in names.iter().enumerate() {
+        let conn = stage.post(None, session, &request(1, "tools/call", json!({"name": format!("{name}__t")})));
+        if n < PRIVATE_INSTANCES_MAX {
+            let call = stage.asked("tools/call");
+            stage.reply(&call, json!({"content": []}));
+            assert!(stage.answer(conn)["result"].is_object());
+        } else {
+            assert_eq!(stage.answer(conn)["error"]["data"]["code"], "unavailable");
+        }
+    }
+    // Nor can it take the place of somebody who has less.
+    stage.delete("own0");
+    stage.who = Principal { name: "guest".into(), ..someone() };
+    let guest = stage.session(Some("own1"), json!({}));
+    stage.who = someone();
+    let conn = stage.post(None, session, &request(2, "tools/call", json!({"name": "own64__t"})));
+    assert_eq!(stage.answer(conn)["error"]["data"]["code"], "unavailable");
+    stage.who = Principal { name: "guest".into(), ..someone() };
+    stage.session(Some("own1"), json!({}));
+    let conn = stage.post(Some("own1"), guest, &request(1, "ping", json!({})));
+    assert_eq!(stage.answer(conn)["result"], json!({}), "whoever has the most makes room");
 }
 
 #[test]
