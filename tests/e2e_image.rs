@@ -46,6 +46,30 @@ fn an_imported_image_runs_with_its_own_entrypoint_env_and_user(provider: &str) {
     assert!(shown["environment"].to_string().contains("OVERRIDE"), "{shown:#}");
 }
 
+/// Only crun shares the host's kernel, and so the meaning of its numbers.
+#[test]
+fn an_image_cannot_ask_its_way_out_of_the_user_namespace() {
+    let daemon = Daemon::start();
+    let layout = build_image(&daemon.scratch("image"));
+    let image = format!("{}:v1", layout.display());
+    for (number, user) in ["0:1048576", "1048576:0"].into_iter().enumerate() {
+        let name = format!("out-{number}");
+        run("umoci", &["config", "--image", &image, "--config.user", user]);
+        let imported = daemon.cli(&["image", "import", &image, "--name", &format!("{name}:1")]);
+        assert!(imported.status.success(), "{imported:?}");
+        let status = daemon.try_register(&json!({
+            "name": name, "provider": "crun", "image": format!("{name}:1"), "restart_policy": "never",
+        }));
+        let status = status.json();
+        let told = status["last_error"].as_str().unwrap_or_default();
+        assert!(told.contains(user) && told.contains("`user`"), "{user}: {status:#}\n{}", daemon.log_tail());
+    }
+    // Whoever runs the daemon may.
+    daemon.register(&json!({"name": "asked", "provider": "crun", "image": "out-0:1", "user": "1048576:1048576"}));
+    let told = daemon.text("asked", "who", json!({}));
+    assert!(told.starts_with("uid=1048576 gid=1048576 "), "{told}");
+}
+
 /// An OCI layout with the tag `v1`: busybox, one script, and a configuration of its own.
 fn build_image(directory: &Path) -> PathBuf {
     let layout = directory.join("layout");

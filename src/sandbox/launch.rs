@@ -126,7 +126,7 @@ fn launch(plan: &LaunchPlan, daemon: &File) -> Result<(i32, Option<IpAddr>), Lau
     cover_unified(&mounts, &cgroups, runtime.kind)?;
 
     let image = claim_image(plan, &bundle)?;
-    let shift = shift(&mounts, plan, image.as_ref())?;
+    let shift = shift(&mounts, plan)?;
     let root = match &shift {
         Some(shift) => shift.place("rootfs").map_err(|e| rootfs_fault("making the root", e))?,
         None => bundle.join("rootfs"),
@@ -209,12 +209,12 @@ fn claim_image(plan: &LaunchPlan, bundle: &Path) -> Result<Option<StoredImage>, 
     }
 }
 
-/// A user namespace, if the runtime was found to work in one and the user that is asked for has a place in it.
-fn shift(mounts: &PrivateMounts, plan: &LaunchPlan, image: Option<&StoredImage>) -> Result<Option<Shift>, LaunchFault> {
-    let user = spec::user(&plan.definition, image.map(|image| &image.config));
+/// A user namespace, if the runtime was found to work in one and the definition asks for no user beyond it.
+fn shift(mounts: &PrivateMounts, plan: &LaunchPlan) -> Result<Option<Shift>, LaunchFault> {
     match plan.runtime.users {
-        Users::Shifted if users::may_fit(user) => Shift::prepare(mounts, &plan.layout, &plan.container_id).map(Some),
-        Users::Shifted | Users::Same => Ok(None),
+        Users::Shifted if users::is_beyond(plan.definition.user.as_deref()) => Ok(None),
+        Users::Shifted => Shift::prepare(mounts, &plan.layout, &plan.container_id).map(Some),
+        Users::Same => Ok(None),
     }
 }
 

@@ -202,7 +202,9 @@ pub fn furnish(
         None => account_of_host(&within, def)?,
     };
     if shift.is_some() && !users::fits(account.uid, account.gid) {
-        let why = format!("{}:{} is beyond {}; give it in `user` as a number", account.uid, account.gid, users::SIZE);
+        let remedy =
+            if account.uid < users::SIZE { "give a smaller group in `user`" } else { "give it in `user` as a number" };
+        let why = format!("{}:{} is beyond {}; {remedy}", account.uid, account.gid, users::SIZE);
         return Err(rootfs_fault("the user of the container", why));
     }
     let outside = |id: u32| shift.map_or(id, |shift| shift.outside(id));

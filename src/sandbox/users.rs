@@ -135,10 +135,11 @@ pub fn fits(uid: u32, gid: u32) -> bool {
     uid < SIZE && gid < SIZE
 }
 
-/// Can what is asked for in numbers be had? Names are looked up later, and are what an image was made with.
-pub fn may_fit(user: Option<&str>) -> bool {
-    let mut parts = user.unwrap_or("").split(':');
-    parts.all(|part| part.parse::<u32>().map_or(true, |id| id < SIZE))
+/// Does a definition ask for a user that no range has? Only its own word counts, and only the user's number: an image
+/// that could ask its way out would be the host's root.
+pub fn is_beyond(user: Option<&str>) -> bool {
+    let uid = user.unwrap_or("").split(':').next().unwrap_or("");
+    uid.parse::<u32>().is_ok_and(|uid| uid >= SIZE)
 }
 
 /// A namespace needs a process to be made by; it is gone when this returns.
@@ -205,10 +206,17 @@ mod tests {
 
     #[test]
     fn a_number_that_no_range_has_is_known_before() {
-        for user in [None, Some(""), Some("node"), Some("0:0"), Some("65534"), Some("node:1048575")] {
-            assert!(may_fit(user), "{user:?}");
+        for user in [None, Some(""), Some("node"), Some("0:0"), Some("65534"), Some("1048575")] {
+            assert!(!is_beyond(user), "{user:?}");
         }
-        assert!(!may_fit(Some("1000680000")) && !may_fit(Some("1:1048576")));
+        assert!(is_beyond(Some("1000680000")) && is_beyond(Some("1048576:0")));
         assert!(fits(65534, 0) && !fits(0, SIZE));
+    }
+
+    #[test]
+    fn no_group_takes_a_user_out_of_its_range() {
+        for user in ["0:1048576", "root:4294967295", ":1048576", "0:0:1048576"] {
+            assert!(!is_beyond(Some(user)), "{user}");
+        }
     }
 }
