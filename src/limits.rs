@@ -34,6 +34,8 @@ pub const MALLOC_MMAP_MIN: usize = 4 * MIB;
 pub const STDOUT_PIPE: usize = 256 * KIB;
 /// From this size on bytes that go out are not gathered with others, but written from the buffer they are in.
 pub const PART_MIN: usize = 16 * KIB;
+/// Parts in one write: a head, its body, what ends it, and the beginning of the next.
+pub const PARTS_PER_WRITE: usize = 4;
 /// Memory for requests that are still coming in, over all connections, beyond what each may keep anyway; then 503.
 pub const REQUESTS_BYTES_MAX: usize = 256 * MIB;
 /// When whoever found no room may come back.
@@ -73,6 +75,9 @@ pub const LINE_MAX: usize = 16 * MIB;
 /// What is kept of a line that is discarded, to tell whose answer it was.
 pub const LINE_HEAD_KEPT: usize = 4 * KIB;
 pub const LINE_TAIL_KEPT: usize = 256;
+/// A buffer for lines of this size is never too large; a larger one is given back after so many times it was not needed.
+pub const LINE_BUFFER_KEPT: usize = 4 * KIB;
+pub const LINE_BUFFER_ROOMY_MAX: u8 = 8;
 /// The head of a message with `Content-Length` framing.
 pub const FRAME_HEAD_MAX: usize = KIB;
 /// Bytes that may wait for a server's stdin before calls to it are refused.
@@ -203,10 +208,19 @@ pub const HEARTBEAT_DOUBLINGS: u32 = 6;
 pub const REPORT_MAX: usize = 64 * KIB;
 /// What is kept of a runtime's own words about a launch that failed.
 pub const LAUNCH_MESSAGE_MAX: usize = 2 * KIB;
+/// Clean-ups under way at once (a crash of everything must not become a fork bomb), and while launchers wait for their
+/// turn.
+pub const DISCARDS_AT_ONCE: usize = 16;
+pub const DISCARDS_DURING_LAUNCHES: usize = 1;
 /// For the end of all processes of a discarded instance, after SIGKILL.
 pub const DISCARD_TIMEOUT: Duration = Duration::from_secs(10);
 /// For the trivial container that shows whether a provider works.
 pub const PROBE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Users of one container: every number that passwd files are made with.
+pub const CONTAINER_USERS: u32 = 1 << 20;
+/// So many containers have users that no other one has.
+pub const CONTAINER_USER_RANGES: u32 = 1 << 10;
 
 /// Loop devices tried for one instance: each one lost went to another launcher, which then needs no more.
 pub const LOOP_ATTEMPTS_MAX: usize = 4 * STARTS_AT_ONCE;
@@ -335,6 +349,8 @@ pub const STORE_CONNECT_WAIT: Duration = Duration::from_secs(2);
 /// A connection idle for this long is asked whether it lives, and has this long to say so.
 pub const STORE_PROBE_IDLE: Duration = Duration::from_secs(1);
 pub const STORE_PROBE_WAIT: Duration = Duration::from_secs(2);
+/// What the driver needs for one connection, and a few to spare.
+pub const STORE_DRIVER_DESCRIPTORS: usize = 8;
 /// Between two attempts to connect: the first few, and the longest.
 pub const STORE_RETRY_MIN: Duration = Duration::from_millis(50);
 pub const STORE_RETRY_MAX: Duration = Duration::from_secs(1);

@@ -79,7 +79,8 @@ pub fn serve(config: Config, file: Option<PathBuf>, filter: &'static LogFilter) 
 /// Large buffers come and go with large answers. Without this each would be new memory from the kernel, which clears it
 /// page by page: more work than all the rest of the answer.
 fn keep_freed_memory() {
-    // SAFETY: plain numbers, and nothing else allocates yet. Another libc may not know them, and goes on as it is.
+    // SAFETY: takes plain numbers, and glibc holds its own lock meanwhile, whatever other threads allocate. Another libc
+    // may not know them, and goes on as it is.
     #[cfg(target_env = "gnu")]
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, MALLOC_MMAP_MIN as i32);

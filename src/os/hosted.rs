@@ -6,6 +6,7 @@ use crate::core::Core;
 use crate::core::contract::{Exit, ExitCause, Input, LaunchFault, LaunchFaultKind, Now, StopSignal, Usage};
 use crate::core::definition::Definition;
 use crate::ids::{IdMap, InstanceId};
+use crate::limits::{DISCARDS_AT_ONCE, DISCARDS_DURING_LAUNCHES};
 use crate::os::descriptors::Descriptors;
 use crate::os::meter::Meter;
 use crate::os::pipes::{Drawn, Pipes};
@@ -24,11 +25,6 @@ use nix::unistd::Pid;
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
-
-/// Clean-ups under way at once; a crash of everything must not become a fork bomb.
-const DISCARDS_AT_ONCE: usize = 16;
-/// As above while launchers wait for their turn.
-const DISCARDS_MEANWHILE: usize = 1;
 
 struct Hosted {
     container_id: String,
@@ -215,7 +211,7 @@ impl Instances {
 
     /// What is dead can wait for what is to live.
     fn start_discards(&mut self) {
-        let most = if self.turns.are_taken() { DISCARDS_MEANWHILE } else { DISCARDS_AT_ONCE };
+        let most = if self.turns.are_taken() { DISCARDS_DURING_LAUNCHES } else { DISCARDS_AT_ONCE };
         while self.discarding < most {
             let Some(args) = self.discards.pop_front() else { return };
             match spawn::own_child(&args) {

@@ -29,7 +29,7 @@ pub fn give_the_word(report: &OwnedFd) {
     _ = nix::unistd::write(report, b"!");
 }
 
-/// What a launcher that has ended had to say. The report is smaller than a pipe holds, so it is all there.
+/// What a launcher that has ended had to say. The report is smaller than what a socket holds, so it is all there.
 pub fn read_report(report: OwnedFd) -> Option<Report> {
     let mut text = Vec::new();
     // WouldBlock: somebody still holds the other end, but what was said is in `text`.

@@ -1,4 +1,4 @@
-//! What the daemon tells a launcher, and what the launcher says back: two JSON documents, on a memfd and on a pipe.
+//! What the daemon tells a launcher, and what the launcher says back: two JSON documents, on a memfd and on a socket.
 //! Also the one place that knows where things of a daemon lie on disk.
 
 use crate::core::contract::{LaunchFault, LaunchFaultKind};

@@ -4,6 +4,7 @@
 
 use crate::core::contract::{LaunchFault, LaunchFaultKind};
 use crate::core::definition::Definition;
+use crate::limits::CONTAINER_USERS;
 use crate::sandbox::account::{self, Account};
 use crate::sandbox::image::StoredImage;
 use crate::sandbox::plan::{Layout, fault};
@@ -202,9 +203,12 @@ pub fn furnish(
         None => account_of_host(&within, def)?,
     };
     if shift.is_some() && !users::fits(account.uid, account.gid) {
-        let remedy =
-            if account.uid < users::SIZE { "give a smaller group in `user`" } else { "give it in `user` as a number" };
-        let why = format!("{}:{} is beyond {}; {remedy}", account.uid, account.gid, users::SIZE);
+        let remedy = if account.uid < CONTAINER_USERS {
+            "give a smaller group in `user`"
+        } else {
+            "give it in `user` as a number"
+        };
+        let why = format!("{}:{} is beyond {}; {remedy}", account.uid, account.gid, CONTAINER_USERS);
         return Err(rootfs_fault("the user of the container", why));
     }
     let outside = |id: u32| shift.map_or(id, |shift| shift.outside(id));

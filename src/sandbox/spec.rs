@@ -3,9 +3,9 @@
 
 use crate::core::contract::{LaunchFault, LaunchFaultKind};
 use crate::core::definition::{Definition, Source};
+use crate::limits::CONTAINER_USERS;
 use crate::sandbox::account::Account;
 use crate::sandbox::plan::{Runtime, RuntimeKind, fault};
-use crate::sandbox::users;
 use oci_spec::image::Config as ImageConfig;
 use oci_spec::runtime::{
     Arch, Linux, LinuxCpuBuilder, LinuxIdMapping, LinuxIdMappingBuilder, LinuxMemoryBuilder, LinuxNamespaceBuilder,
@@ -208,7 +208,7 @@ fn set_linux(spec: &mut Spec, def: &Definition, runtime: &Runtime, setting: &Set
 fn shift_users(linux: &mut Linux, first: u32) -> Result<(), LaunchFault> {
     let user = LinuxNamespaceBuilder::default().typ(LinuxNamespaceType::User).build().map_err(invalid)?;
     linux.namespaces_mut().as_mut().expect("the base has namespaces").push(user);
-    let mapping = LinuxIdMappingBuilder::default().container_id(0_u32).host_id(first).size(users::SIZE);
+    let mapping = LinuxIdMappingBuilder::default().container_id(0_u32).host_id(first).size(CONTAINER_USERS);
     let mapping: LinuxIdMapping = mapping.build().map_err(invalid)?;
     linux.set_uid_mappings(Some(vec![mapping]));
     linux.set_gid_mappings(Some(vec![mapping]));

@@ -3,6 +3,7 @@
 //! instance may belong to the shifted ones. Never changes an owner on disk, and mounts only in the launcher's namespace.
 
 use crate::core::contract::{LaunchFault, LaunchFaultKind};
+use crate::limits::{CONTAINER_USER_RANGES, CONTAINER_USERS};
 use crate::sandbox::plan::{Layout, fault};
 use crate::sandbox::rootfs::PrivateMounts;
 use nix::errno::Errno;
@@ -19,12 +20,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// Users of one container: every number that passwd files are made with.
-pub const SIZE: u32 = 1 << 20;
 /// Far above what hosts give to people, daemons and rootless containers, and below what signed 32 bits can say.
 const FIRST: u32 = 0x2000_0000;
-/// So many containers have numbers that no other one has.
-const RANGES: u32 = 1 << 10;
 
 /// What to do where something cannot be shown.
 const REMEDY: &str = "keep it on ext4, xfs or btrfs, or let the server run under gvisor";
@@ -61,7 +58,7 @@ impl Shift {
 
     /// The host's number for a user of the container.
     pub fn outside(&self, inside: u32) -> u32 {
-        self.first + inside.min(SIZE - 1)
+        self.first + inside.min(CONTAINER_USERS - 1)
     }
 
     /// An empty directory that the container's root can reach.
@@ -127,19 +124,19 @@ impl Shift {
 /// Container ids count up over a life of the daemon, so that neighbours have different ranges.
 fn first_of(container_id: &str) -> u32 {
     let number = container_id.rsplit('-').next().and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
-    FIRST + u32::try_from(number % u64::from(RANGES)).unwrap_or(0) * SIZE
+    FIRST + u32::try_from(number % u64::from(CONTAINER_USER_RANGES)).unwrap_or(0) * CONTAINER_USERS
 }
 
 /// A user that has a number of its own in the range.
 pub fn fits(uid: u32, gid: u32) -> bool {
-    uid < SIZE && gid < SIZE
+    uid < CONTAINER_USERS && gid < CONTAINER_USERS
 }
 
 /// Does a definition ask for a user that no range has? Only its own word counts, and only the user's number: an image
 /// that could ask its way out would be the host's root.
 pub fn is_beyond(user: Option<&str>) -> bool {
     let uid = user.unwrap_or("").split(':').next().unwrap_or("");
-    uid.parse::<u32>().is_ok_and(|uid| uid >= SIZE)
+    uid.parse::<u32>().is_ok_and(|uid| uid >= CONTAINER_USERS)
 }
 
 /// A namespace needs a process to be made by; it is gone when this returns.
@@ -163,7 +160,7 @@ fn make_namespace(first: u32) -> io::Result<File> {
     let mut made = [0];
     let opened = told.read_exact(&mut made).and_then(|()| match made {
         [1] => {
-            let map = format!("0 {first} {SIZE}\n");
+            let map = format!("0 {first} {CONTAINER_USERS}\n");
             for file in ["uid_map", "gid_map"] {
                 fs::write(format!("/proc/{child}/{file}"), &map)?;
             }
@@ -197,10 +194,10 @@ mod tests {
     #[test]
     fn neighbours_have_different_users_and_none_is_the_hosts() {
         let (one, other) = (first_of("3f2a9c1b-7"), first_of("3f2a9c1b-8"));
-        assert!(one >= FIRST && one.abs_diff(other) == SIZE);
+        assert!(one >= FIRST && one.abs_diff(other) == CONTAINER_USERS);
         for id in ["probe-4000000000", "x", "3f2a9c1b-18446744073709551615", "a-99999999999999999999999"] {
             let first = first_of(id);
-            assert!(first >= FIRST && i32::try_from(first + SIZE).is_ok(), "{id}");
+            assert!(first >= FIRST && i32::try_from(first + CONTAINER_USERS).is_ok(), "{id}");
         }
     }
 
@@ -210,7 +207,7 @@ mod tests {
             assert!(!is_beyond(user), "{user:?}");
         }
         assert!(is_beyond(Some("1000680000")) && is_beyond(Some("1048576:0")));
-        assert!(fits(65534, 0) && !fits(0, SIZE));
+        assert!(fits(65534, 0) && !fits(0, CONTAINER_USERS));
     }
 
     #[test]

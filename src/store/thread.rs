@@ -11,8 +11,9 @@
 use crate::core::contract::{Snapshot, StoreOp, StoreOutcome};
 use crate::ids::StoreSeq;
 use crate::limits::{
-    STORE_BATCH, STORE_CHANNEL, STORE_CLOSE_WAIT, STORE_CONNECT_WAIT, STORE_MIGRATION_WAIT, STORE_PROBE_IDLE,
-    STORE_PROBE_WAIT, STORE_RETRY_MAX, STORE_RETRY_MIN, STORE_RETRY_YOUNG, STORE_STATEMENT_WAIT, STORE_WAIT,
+    STORE_BATCH, STORE_CHANNEL, STORE_CLOSE_WAIT, STORE_CONNECT_WAIT, STORE_DRIVER_DESCRIPTORS, STORE_MIGRATION_WAIT,
+    STORE_PROBE_IDLE, STORE_PROBE_WAIT, STORE_RETRY_MAX, STORE_RETRY_MIN, STORE_RETRY_YOUNG, STORE_STATEMENT_WAIT,
+    STORE_WAIT,
 };
 use crate::store::migrate::{MIGRATIONS, migrate};
 use crate::store::reach;
@@ -120,9 +121,6 @@ impl Store {
         }
     }
 }
-
-/// What the driver needs for one connection, and a few to spare.
-const DRIVER_DESCRIPTORS: usize = 8;
 
 fn configure(conninfo: &str) -> io::Result<Config> {
     let refuse = |why: &str| io::Error::new(io::ErrorKind::InvalidInput, format!("database_url: {why}"));
@@ -356,11 +354,10 @@ fn write_together<'o>(client: &mut Client, ops: impl Iterator<Item = &'o StoreOp
     tx.commit().map(|()| true).map_err(|e| describe(&e))
 }
 
-/// What holds for the session, whatever the server's own defaults are.
 /// The driver makes an event loop of its own for a connection, and panics when it gets no descriptors for it. So it is
 /// asked only if there are some; and since others may take them meanwhile, its panic is no more than a failed attempt.
 fn connect(config: &Config) -> Result<Client, String> {
-    let spare: io::Result<Vec<File>> = (0..DRIVER_DESCRIPTORS).map(|_| File::open("/dev/null")).collect();
+    let spare: io::Result<Vec<File>> = (0..STORE_DRIVER_DESCRIPTORS).map(|_| File::open("/dev/null")).collect();
     drop(spare.map_err(|e| format!("no descriptors for a connection: {e}"))?);
     match catch_unwind(AssertUnwindSafe(|| config.connect(NoTls))) {
         Ok(connected) => connected.map_err(|e| describe(&e)),
@@ -368,6 +365,7 @@ fn connect(config: &Config) -> Result<Client, String> {
     }
 }
 
+/// What holds for the session, whatever the server's own defaults are.
 fn set_up(client: &mut Client, statement_wait: Duration) -> Result<(), postgres::Error> {
     let ms = statement_wait.as_millis();
     client.batch_execute(&format!(

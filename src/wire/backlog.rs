@@ -1,7 +1,7 @@
 //! Bytes on their way out of the daemon, to a client or to a server's stdin. Small ones are gathered, large ones stay the
 //! buffers they came in: what is written was copied at most once. Keeps the order, and nothing of what has gone out.
 
-use crate::limits::{BUFFER_KEPT_MAX, PART_MIN};
+use crate::limits::{BUFFER_KEPT_MAX, PART_MIN, PARTS_PER_WRITE};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Write};
 
@@ -13,9 +13,6 @@ pub struct Backlog {
     /// The last part takes more.
     open: bool,
 }
-
-/// Parts in one write: a head, its body, what ends it, and the beginning of the next.
-const PARTS_AT_ONCE: usize = 4;
 
 impl Backlog {
     pub fn len(&self) -> usize {
@@ -51,7 +48,7 @@ impl Backlog {
             0 => 0,
             1 => out.write(&self.parts[0][self.written..])?,
             _ => {
-                let mut slices = [IoSlice::new(&[]); PARTS_AT_ONCE];
+                let mut slices = [IoSlice::new(&[]); PARTS_PER_WRITE];
                 for (slice, part) in slices.iter_mut().zip(&self.parts) {
                     *slice = IoSlice::new(part);
                 }

@@ -2,13 +2,10 @@
 //! holds more than `LINE_MAX` of them, and touches each byte a constant number of times however the reads are split.
 
 use crate::core::definition::Framing;
-use crate::limits::{FRAME_HEAD_MAX, LINE_HEAD_KEPT, LINE_MAX, LINE_TAIL_KEPT};
+use crate::limits::{
+    FRAME_HEAD_MAX, LINE_BUFFER_KEPT, LINE_BUFFER_ROOMY_MAX, LINE_HEAD_KEPT, LINE_MAX, LINE_TAIL_KEPT,
+};
 use memchr::memchr;
-
-/// A buffer of this size is never too large.
-const LINES_KEPT: usize = 4096;
-/// After so many times one that is too large is given back.
-const ROOMY_MAX: u8 = 8;
 
 const LENGTH: &[u8] = b"content-length:";
 /// What both fields of a head begin with.
@@ -227,9 +224,9 @@ impl Lines {
 
     /// A server that sends much keeps its buffer; one that did so once has it until its next few words.
     fn give_back(&mut self) {
-        let roomy = self.buf.len() > LINES_KEPT && self.have < self.buf.len() / 4;
+        let roomy = self.buf.len() > LINE_BUFFER_KEPT && self.have < self.buf.len() / 4;
         self.roomy = if roomy { self.roomy + 1 } else { 0 };
-        if self.roomy == ROOMY_MAX {
+        if self.roomy == LINE_BUFFER_ROOMY_MAX {
             (self.buf, self.roomy) = (Vec::new(), 0);
         }
     }
@@ -381,10 +378,10 @@ mod tests {
         lines.feed(b"small\n");
         assert_eq!(lines.next_line(), Some(Line::Whole(b"small")));
         assert_eq!(lines.buf.as_ptr(), kept);
-        for _ in 0..ROOMY_MAX {
+        for _ in 0..LINE_BUFFER_ROOMY_MAX {
             lines.feed(b"small\n");
             assert_eq!(lines.next_line(), Some(Line::Whole(b"small")));
         }
-        assert!(lines.buf.len() <= LINES_KEPT, "{}", lines.buf.len());
+        assert!(lines.buf.len() <= LINE_BUFFER_KEPT, "{}", lines.buf.len());
     }
 }
