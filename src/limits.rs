@@ -230,6 +230,8 @@ pub const LOOP_ATTEMPTS_MAX: usize = 4 * STARTS_AT_ONCE;
 /// An instance's use is looked at this often, its disk more rarely; with very many instances each later.
 pub const METER_EVERY: Duration = Duration::from_secs(5);
 pub const METER_DISK_EVERY: Duration = Duration::from_secs(30);
+/// The same for one that has used no millisecond of CPU since.
+pub const METER_IDLE_EVERY: Duration = Duration::from_secs(300);
 /// Instances looked at per second, and entries of a directory tree that are counted.
 pub const METER_LOOKS_MAX: usize = 64;
 pub const METER_ENTRIES_MAX: usize = 20_000;

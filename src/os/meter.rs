@@ -4,7 +4,9 @@
 
 use crate::core::contract::Usage;
 use crate::ids::InstanceId;
-use crate::limits::{METER_CHANNEL, METER_DISK_EVERY, METER_ENTRIES_MAX, METER_EVERY, METER_LOOKS_MAX};
+use crate::limits::{
+    METER_CHANNEL, METER_DISK_EVERY, METER_ENTRIES_MAX, METER_EVERY, METER_IDLE_EVERY, METER_LOOKS_MAX,
+};
 use crate::sandbox::cgroup::CgroupFiles;
 use nix::fcntl::{OFlag, open, openat};
 use nix::sys::stat::Mode;
@@ -76,8 +78,8 @@ struct Watched {
     cgroup: CgroupFiles,
     dirs: Vec<PathBuf>,
     last: Option<(Instant, Usage)>,
-    /// Of the last look at everything.
-    whole: Option<Instant>,
+    /// The last look at everything: when, and the CPU time until then.
+    whole: Option<(Instant, u64)>,
 }
 
 const TICK: Duration = Duration::from_secs(1);
@@ -124,16 +126,19 @@ impl Thread {
 impl Watched {
     fn look(&mut self) -> Option<Usage> {
         let now = Instant::now();
-        let is_whole = self.whole.is_none_or(|at| now - at >= METER_DISK_EVERY);
+        let cpu_ms = self.cgroup.cpu_ms()?;
+        // Who has not run has changed nothing: a thousand that idle cost one small file each.
+        let is_whole = self.whole.is_none_or(|(at, then_ms)| {
+            now - at >= if then_ms == cpu_ms { METER_IDLE_EVERY } else { METER_DISK_EVERY }
+        });
         let mut usage = match self.last {
-            // Who has not run has changed nothing: a thousand that idle cost one small file each.
-            Some((_, last)) if !is_whole && self.cgroup.cpu_ms()? == last.cpu_ms_total => last,
+            Some((_, last)) if last.cpu_ms_total == cpu_ms && !is_whole => last,
             Some((_, last)) => Usage { disk_bytes: last.disk_bytes, ..self.cgroup.usage()? },
             None => self.cgroup.usage()?,
         };
         if is_whole {
             usage.disk_bytes = self.dirs.iter().map(|dir| disk_bytes(dir).unwrap_or(0)).sum();
-            self.whole = Some(now);
+            self.whole = Some((now, cpu_ms));
         }
         usage.cpu_percent = self
             .last
