@@ -2,7 +2,7 @@
 //!
 //! 1. sleep until something happens or is due;
 //! 2. read the clock, once;
-//! 3. what became ready becomes inputs, each source within its budget;
+//! 3. what became ready becomes inputs, each source within its budget (a death is answered, by 5, before the next one);
 //! 4. deadlines that have passed;
 //! 5. do what the core wants until it wants nothing more: a failure is a new input, never a recursion; then launchers
 //!    get their turns;

@@ -1,5 +1,6 @@
 //! Blocks of lines as heads and trailers have them. Owns where a line ends and what bytes it may have, closing what
-//! `httparse` forgives (a bare LF above all); never looks at a byte twice, and says the same however the reads are split.
+//! `httparse` forgives (a bare LF above all); looks at a byte a constant number of times, and says the same however the
+//! reads are split.
 
 use crate::api::fault::{Code, Fault};
 use crate::limits::HEADERS_MAX;
@@ -36,9 +37,7 @@ impl Block {
         }
         Ok(None)
     }
-}
 
-impl Block {
     /// The end of a block that is all there and has nothing in it to object to, which is nearly every one: two walks of
     /// wide steps instead of several for each line. Nothing: look at it line by line.
     fn whole(&self, raw: &[u8], max: usize) -> Option<usize> {
