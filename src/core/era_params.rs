@@ -13,25 +13,36 @@ use serde_json::value::RawValue;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 const OWN_KEYS: &str = "io.modelcontextprotocol/";
+/// What a request brings along when it continues an earlier one.
+const ROUND_KEYS: [&str; 2] = ["inputResponses", "requestState"];
 
 /// The params for a server with sessions: without what only the other era knows, and with our own progress token.
 pub(super) fn without_era(params: &RawValue, call: u64) -> (String, Option<Box<RawValue>>) {
-    rewritten(params, call, |key| key != "inputResponses" && key != "requestState", |key| !key.starts_with(OWN_KEYS))
+    let added = Added::default();
+    rewritten(params.get(), call, |key| !ROUND_KEYS.contains(&key), |key| !key.starts_with(OWN_KEYS), added)
 }
 
 /// The params with each member once, and with our own progress token.
 pub(super) fn unambiguous(params: &RawValue, call: u64) -> (String, Option<Box<RawValue>>) {
-    rewritten(params, call, |_| true, |_| true)
+    rewritten(params.get(), call, |_| true, |_| true, Added::default())
+}
+
+/// Members of ours, as JSON text.
+#[derive(Default)]
+struct Added {
+    meta: Vec<String>,
+    members: Vec<String>,
 }
 
 fn rewritten(
-    params: &RawValue,
+    params: &str,
     call: u64,
     keeps: impl Fn(&str) -> bool,
     keeps_in_meta: impl Fn(&str) -> bool,
+    added: Added,
 ) -> (String, Option<Box<RawValue>>) {
-    let Ok(mut members) = serde_json::from_str::<BTreeMap<String, &RawValue>>(params.get()) else {
-        return (params.get().to_string(), None);
+    let Ok(mut members) = serde_json::from_str::<BTreeMap<String, &RawValue>>(params) else {
+        return (params.to_string(), None);
     };
     members.retain(|key, _| keeps(key));
     let meta = members.remove("_meta");
@@ -39,13 +50,14 @@ fn rewritten(
         meta.and_then(|meta| serde_json::from_str(meta.get()).ok()).unwrap_or_default();
     meta.retain(|key, _| keeps_in_meta(key));
     let token = meta.remove("progressToken").map(RawValue::to_owned);
-    let mut parts: Vec<String> = meta.iter().map(|(key, value)| format!("{}:{value}", json!(key))).collect();
+    let mut parts = added.meta;
+    parts.extend(meta.iter().map(|(key, value)| format!("{}:{value}", json!(key))));
     if token.is_some() {
         parts.push(format!(r#""progressToken":{call}"#));
     }
     let meta = (!parts.is_empty()).then(|| format!(r#""_meta":{{{}}}"#, parts.join(",")));
     let rest = members.iter().map(|(key, value)| format!("{}:{value}", json!(key)));
-    let all: Vec<String> = rest.chain(meta).collect();
+    let all: Vec<String> = rest.chain(added.members).chain(meta).collect();
     (format!("{{{}}}", all.join(",")), token)
 }
 
@@ -59,29 +71,18 @@ pub(super) struct Newer<'a> {
 /// round, and our own progress token.
 pub(super) fn with_era(again: &Again, newer: &Newer<'_>, call: u64) -> (String, Option<Box<RawValue>>) {
     let given = again.params.as_deref().map_or("{}", RawValue::get);
-    let Ok(mut members) = serde_json::from_str::<BTreeMap<String, &RawValue>>(given) else {
-        return (given.to_string(), None);
-    };
-    let meta = members.remove("_meta");
-    let mut meta: BTreeMap<String, &RawValue> =
-        meta.and_then(|meta| serde_json::from_str(meta.get()).ok()).unwrap_or_default();
-    meta.retain(|key, _| !key.starts_with(OWN_KEYS));
-    let token = meta.remove("progressToken").map(RawValue::to_owned);
     let own = era_meta(&newer.abilities.declared(), newer.level.map(Level::wire));
-    let mut parts = vec![own[1..own.len() - 1].to_string()];
-    parts.extend(meta.iter().map(|(key, value)| format!("{}:{value}", json!(key))));
-    if token.is_some() {
-        parts.push(format!(r#""progressToken":{call}"#));
-    }
-    let mut all: Vec<String> = members.iter().map(|(key, value)| format!("{}:{value}", json!(key))).collect();
+    let meta = vec![own[1..own.len() - 1].to_string()];
+    let mut members = Vec::new();
     let answers = again.answers.iter().filter_map(|(key, raw)| Some(format!("{}:{}", json!(key), raw.as_ref()?)));
     let answers: Vec<String> = answers.collect();
     if !answers.is_empty() {
-        all.push(format!(r#""inputResponses":{{{}}}"#, answers.join(",")));
+        members.push(format!(r#""inputResponses":{{{}}}"#, answers.join(",")));
     }
-    all.extend(again.state.as_ref().map(|state| format!(r#""requestState":{state}"#)));
-    all.push(format!(r#""_meta":{{{}}}"#, parts.join(",")));
-    (format!("{{{}}}", all.join(",")), token)
+    members.extend(again.state.as_ref().map(|state| format!(r#""requestState":{state}"#)));
+    // A client that asks in rounds itself keeps what it says; in a round of ours this is ours.
+    let keeps = |key: &str| again.rounds == 0 || !ROUND_KEYS.contains(&key);
+    rewritten(given, call, keeps, |key| !key.starts_with(OWN_KEYS), Added { meta, members })
 }
 
 /// A result of the newer era as the older knows it. Members keep their text, and their order.
@@ -292,14 +293,15 @@ mod tests {
     fn a_server_without_sessions_is_told_what_its_era_wants_and_its_results_lose_it() {
         let abilities = Abilities::of(&raw(r#"{"elicitation":{}}"#));
         let newer = Newer { abilities: &abilities, level: Level::of("info") };
-        let params = r#"{"name":"t","arguments":{"x":1.0e2},"_meta":{"progressToken":"mine","own":1}}"#;
+        let params =
+            r#"{"name":"t","requestState":"theirs","arguments":{"x":1.0e2},"_meta":{"progressToken":"mine","own":1}}"#;
         let answers = [("a".to_string(), Some(raw(r#"{"action":"accept"}"#)))].into();
         let state = Some(raw(r#""s""#));
         let again = Again { method: "tools/call".into(), params: Some(raw(params)), rounds: 1, state, answers };
         let (translated, token) = with_era(&again, &newer, 7);
         assert_eq!(token.unwrap().get(), r#""mine""#);
         let seen: serde_json::Value = serde_json::from_str(&translated).unwrap();
-        assert!(translated.contains(r#""x":1.0e2"#), "{translated}");
+        assert!(translated.contains(r#""x":1.0e2"#) && !translated.contains("theirs"), "{translated}");
         assert_eq!(seen["inputResponses"], json!({"a": {"action": "accept"}}));
         assert_eq!((&seen["requestState"], &seen["_meta"]["progressToken"]), (&json!("s"), &json!(7)));
         assert_eq!(seen["_meta"]["own"], 1);
