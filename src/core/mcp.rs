@@ -315,7 +315,7 @@ impl Core {
 
     pub(super) fn errand_failed(&mut self, call: CallId, fault: &Fault) {
         let Some(errand) = self.take_errand(call) else { return };
-        self.settled(call, &errand, Settled::fault(fault));
+        self.settled(call, &errand, Settled::fault(&errand.after_rounds(fault.clone())));
     }
 
     fn settled(&mut self, call: CallId, errand: &Errand, answer: Settled) {

@@ -7,7 +7,7 @@ use crate::core::fanout::Busy;
 use crate::core::sessions::{Era, Question};
 use crate::core::wording::METHOD_NOT_FOUND;
 use crate::ids::{CallId, InstanceId, ServerId, SessionId};
-use crate::limits::{QUESTION_BYTES_MAX, QUESTIONS_MAX};
+use crate::limits::{QUESTION_BYTES_MAX, QUESTIONS_MAX, URI_MAX};
 use crate::wire::jsonrpc::{self, Reply};
 use serde_json::value::RawValue;
 
@@ -41,6 +41,9 @@ impl Core {
             Busy::Idle => return Err(format!("no client here takes {method}: none has a call under way")),
             Busy::Unclear => return Err(format!("no client here takes {method}: it is unclear whose call it is for")),
         };
+        if id.get().len() > URI_MAX {
+            return Err(format!("the id of a question has at most {URI_MAX} bytes"));
+        }
         let errand = &self.errands[&call];
         if !errand.abilities.cover(method, params) {
             return Err(format!("the client did not declare that it takes {method}"));

@@ -3,14 +3,14 @@
 //! answered all of them the request goes out again with its answers. Invariant: between two rounds a request is an errand
 //! without a call, and has a deadline.
 
-use crate::api::fault::{Code, Fault, Outcome};
+use crate::api::fault::{Code, Fault};
 use crate::core::calls::Caller;
 use crate::core::era_params::{Newer, with_era};
 use crate::core::sessions::{Again, Errand, Question};
 use crate::core::wording::{Settled, rpc_error};
 use crate::core::{Core, Timer};
 use crate::ids::{CallId, ServerId};
-use crate::limits::{INPUT_ROUNDS_MAX, QUESTION_TIMEOUT, QUESTIONS_MAX, QUEUED_BYTES_MAX};
+use crate::limits::{INPUT_ROUNDS_MAX, QUESTION_TIMEOUT, QUESTIONS_MAX, QUEUED_BYTES_MAX, URI_MAX};
 use crate::wire::jsonrpc::{self, Reply};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 
 /// The server cannot go on without what it asked for.
 const NO_INPUT: i64 = -32603;
+const TOO_LARGE: &str = "the requests that wait for input are too large together; try again later";
 
 impl Core {
     /// Sends a session's request, or the next round of it. Gives the client's own progress token too.
@@ -62,6 +63,12 @@ impl Core {
         again.answers = wanted.requests.keys().map(|key| (key.clone(), None)).collect();
         if again.rounds > INPUT_ROUNDS_MAX || wanted.requests.len() > QUESTIONS_MAX {
             return Err("the server asks for input without end".to_string());
+        }
+        if wanted.requests.keys().any(|key| key.len() > URI_MAX) {
+            return Err(format!("the server asks for input under a key of more than {URI_MAX} bytes"));
+        }
+        if self.again_bytes + again.kept_bytes() > QUEUED_BYTES_MAX {
+            return Err(TOO_LARGE.to_string());
         }
         let (session, server) = (errand.session, errand.server);
         let mut asked = Vec::new();
@@ -109,12 +116,16 @@ impl Core {
                     self.next_round(round);
                 }
             }
-            Reply::Result(_) | Reply::Error { .. } | Reply::Neither => {
-                let Some(errand) = self.take_errand(round) else { return };
-                let why = "the client has refused the input that the server needs";
-                self.finish(errand.voice, Some(round), 200, rpc_error(errand.id.get(), NO_INPUT, why));
+            Reply::Result(_) => self.no_input(round, TOO_LARGE),
+            Reply::Error { .. } | Reply::Neither => {
+                self.no_input(round, "the client has refused the input that the server needs");
             }
         }
+    }
+
+    fn no_input(&mut self, round: CallId, why: &str) {
+        let Some(errand) = self.take_errand(round) else { return };
+        self.finish(errand.voice, Some(round), 200, rpc_error(errand.id.get(), NO_INPUT, why));
     }
 
     fn next_round(&mut self, round: CallId) {
@@ -127,7 +138,8 @@ impl Core {
                 self.move_errand(round, call, errand);
             }
             Err(fault) => {
-                self.finish(errand.voice, Some(round), 200, Settled::fault(&fault).message(errand.id.get()));
+                let settled = Settled::fault(&errand.after_rounds(fault));
+                self.finish(errand.voice, Some(round), 200, settled.message(errand.id.get()));
             }
         }
     }
@@ -149,7 +161,7 @@ impl Core {
         let between = |(id, errand): &(&CallId, &Errand)| errand.server == server && self.calls.get(**id).is_none();
         let mut rounds: Vec<CallId> = self.errands.iter().filter(between).map(|(id, _)| *id).collect();
         rounds.sort();
-        let fault = Fault::new(Code::NotFound, "the server has gone away meanwhile").outcome(Outcome::SentUnknown);
+        let fault = Fault::new(Code::NotFound, "the server has gone away meanwhile");
         for round in rounds {
             self.errand_failed(round, &fault);
         }
@@ -158,7 +170,7 @@ impl Core {
     /// Nobody has answered in time.
     pub(super) fn round_timed_out(&mut self, round: CallId) {
         let message = "the client did not give the input that the server needs";
-        self.errand_failed(round, &Fault::new(Code::CallTimeout, message).outcome(Outcome::NotSent));
+        self.errand_failed(round, &Fault::new(Code::CallTimeout, message));
     }
 }
 

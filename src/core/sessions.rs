@@ -2,6 +2,7 @@
 //! its answers go; never decides what a message means. Invariant: an errand belongs to one voice, and a voice has one
 //! connection or, once its stream has event ids, may wait for another.
 
+use crate::api::fault::{Fault, Outcome};
 use crate::core::event_log::EventLog;
 use crate::ids::{CallId, ConnId, IdMap, InstanceId, ServerId, SessionId, VoiceId};
 use serde::Deserialize;
@@ -235,6 +236,16 @@ pub struct Errand {
     pub again: Option<Box<Again>>,
 }
 
+impl Errand {
+    /// Whatever became of the last round, an earlier one was sent.
+    pub fn after_rounds(&self, fault: Fault) -> Fault {
+        match self.again.as_ref().is_some_and(|again| again.rounds > 0) {
+            true => fault.outcome(Outcome::SentUnknown),
+            false => fault,
+        }
+    }
+}
+
 /// A request that may go out in rounds, each with more input.
 #[derive(Debug)]
 pub struct Again {
@@ -248,9 +259,11 @@ pub struct Again {
 
 impl Again {
     pub fn kept_bytes(&self) -> usize {
+        // Each key twice: its question has it too.
+        let keys = self.answers.keys().map(|key| 2 * key.len()).sum::<usize>();
         let answers = self.answers.values().flatten().map(|raw| raw.get().len()).sum::<usize>();
         let kept = [&self.params, &self.state].into_iter().flatten().map(|raw| raw.get().len()).sum::<usize>();
-        answers + kept
+        keys + answers + kept
     }
 
     pub fn first(method: &str, params: Option<&RawValue>) -> Again {
