@@ -8,7 +8,7 @@ use crate::core::calls::Stage;
 use crate::core::contract::{Answer, Output, StreamEvent, Takes};
 use crate::core::event_log::EventLog;
 use crate::core::parked::WaitOn;
-use crate::core::sessions::{Abilities, Session, Version, Voice};
+use crate::core::sessions::{Abilities, Listening, Session, Version, Voice};
 use crate::core::wording::{INVALID_PARAMS, fault_message, rpc_error};
 use crate::core::{Core, Timer};
 use crate::ids::{CallId, ConnId, ServerId, SessionId, VoiceId};
@@ -164,7 +164,8 @@ impl Core {
             let errand = self.take_errand(call);
             self.abandon_call(call, "the session has ended");
             if let Some(errand) = errand {
-                let message = fault_message(errand.id.get(), &ended.clone().outcome(outcome));
+                let fault = errand.after_rounds(ended.clone().outcome(outcome));
+                let message = fault_message(errand.id.get(), &fault);
                 self.finish(errand.voice, Some(call), ended.code.status(), message);
             }
         }
@@ -192,15 +193,14 @@ impl Core {
         }
         for session in self.sessions.sorted(|session| session.subscriptions.iter().any(|(of, _)| *of == server)) {
             let known = self.sessions.get_mut(session).expect("just listed");
-            known.subscriptions.retain(|(of, _)| *of != server);
+            let before = std::mem::take(&mut known.subscriptions).into_iter();
+            let (gone, kept): (BTreeSet<_>, BTreeSet<_>) = before.partition(|(of, _)| *of == server);
+            known.subscriptions = kept;
+            for (_, uri) in gone {
+                self.unsubscribe_if_last(server, &uri);
+            }
         }
-        let listens = |voice: &Voice| voice.listening.as_ref().is_some_and(|l| l.server == Some(server));
-        let mut voices: Vec<VoiceId> =
-            self.voices.iter().filter(|(_, voice)| listens(voice)).map(|(id, _)| *id).collect();
-        voices.sort();
-        for voice in voices {
-            self.hang_up(voice);
-        }
+        self.end_listening(|listening| listening.server == Some(server));
     }
 
     /// A token was revoked: whoever used it hears nothing more.
@@ -208,9 +208,14 @@ impl Core {
         for session in self.sessions.sorted(|session| &*session.owner == owner) {
             self.end_session(session, "its token was revoked");
         }
-        let theirs = |voice: &Voice| voice.listening.as_ref().is_some_and(|listening| &*listening.owner == owner);
+        self.end_listening(|listening| &*listening.owner == owner);
+        self.end_watching(owner);
+    }
+
+    fn end_listening(&mut self, is: impl Fn(&Listening) -> bool) {
+        let listens = |voice: &Voice| voice.listening.as_ref().is_some_and(&is);
         let mut voices: Vec<VoiceId> =
-            self.voices.iter().filter(|(_, voice)| theirs(voice)).map(|(id, _)| *id).collect();
+            self.voices.iter().filter(|(_, voice)| listens(voice)).map(|(id, _)| *id).collect();
         voices.sort();
         for voice in voices {
             let listening = self.voices.get_mut(&voice).and_then(|voice| voice.listening.take());

@@ -4,13 +4,13 @@
 use crate::api::auth::{self, Principal};
 use crate::api::fault::{Code, Fault, Outcome};
 use crate::api::register;
-use crate::core::contract::{Answer, Ask, Change, LogFormat, Output, ServerRef, StoreOp, StreamEvent, Token};
+use crate::core::contract::{Answer, Ask, Change, LogEntry, Output, ServerRef, StoreOp, StreamEvent, Token};
 use crate::core::definition::Definition;
 use crate::core::lifecycle::{Event, State};
 use crate::core::listings::Listing;
 use crate::core::outbox::{ChangeKind, Pending};
 use crate::core::parked::WaitOn;
-use crate::core::server::Server;
+use crate::core::server::{Follower, Server};
 use crate::core::{Core, Phase, Timer, status_is};
 use crate::ids::{ConnId, InstanceId, ServerId, Uuid};
 use crate::limits::{FOLLOWERS_MAX, KEEP_ALIVE, SERVERS_MAX, STOP_GRACE, STORE_WAIT, TOKENS_MAX};
@@ -64,7 +64,11 @@ impl Core {
             Ask::Delete { server, volumes } => self.delete(conn, self.find(&server, who)?, volumes).map(|()| None),
             Ask::Logs { server, tail, since_unix_ms, follow, format } => {
                 let id = self.find(&server, who)?;
-                self.logs(conn, id, tail, since_unix_ms, follow, format).map(Some)
+                let entries = self.servers[&id].log.tail(tail, since_unix_ms.unwrap_or(0));
+                match follow {
+                    false => Ok(Some(Answer::Logs { entries, format })),
+                    true => self.follow_log(conn, who, id, entries).map(Some),
+                }
             }
             Ask::News => self.watch_news(conn, who).map(Some),
             Ask::Tools { server } => {
@@ -157,25 +161,19 @@ impl Core {
         Answer::Ready { ready: reasons.is_empty(), reasons, providers }
     }
 
-    fn logs(
+    fn follow_log(
         &mut self,
         conn: ConnId,
+        who: &Principal,
         id: ServerId,
-        tail: usize,
-        since_unix_ms: Option<u64>,
-        follow: bool,
-        format: LogFormat,
+        entries: Vec<LogEntry>,
     ) -> Result<Answer, Fault> {
         let server = self.servers.get_mut(&id).expect("found");
-        let entries = server.log.tail(tail, since_unix_ms.unwrap_or(0));
-        if !follow {
-            return Ok(Answer::Logs { entries, format });
-        }
         if server.followers.len() >= FOLLOWERS_MAX {
             let message = format!("{FOLLOWERS_MAX} clients follow this log already");
             return Err(Fault::new(Code::Unavailable, message).retry_after_ms(10_000));
         }
-        server.followers.push(conn);
+        server.followers.push(Follower { conn, owner: Arc::clone(&who.name) });
         self.parked.park(conn, WaitOn::Log(id));
         self.deadlines.set(Timer::Stream(conn), self.now.mono_ms + KEEP_ALIVE.as_millis() as u64);
         Ok(Answer::Stream { session: None, events: entries.into_iter().map(StreamEvent::Log).collect() })

@@ -174,8 +174,8 @@ impl Core {
         for (conn, _) in self.parked.on_server(id) {
             self.answer(conn, Answer::Deleted);
         }
-        for conn in server.followers {
-            self.close_conn(conn);
+        for follower in server.followers {
+            self.close_conn(follower.conn);
         }
         if server.removing == Some(true) {
             self.outputs.push_back(Output::RemoveVolumes { name });

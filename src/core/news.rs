@@ -44,6 +44,19 @@ impl Core {
         self.watchers.retain(|watcher| watcher.conn != conn);
     }
 
+    /// A token was revoked: those who watch or follow a log with it hear nothing more.
+    pub(super) fn end_watching(&mut self, owner: &str) {
+        let watching = self.watchers.extract_if(.., |watcher| &*watcher.who.name == owner);
+        let mut conns: Vec<ConnId> = watching.map(|watcher| watcher.conn).collect();
+        for server in self.servers.values_mut() {
+            conns.extend(server.followers.extract_if(.., |follower| &*follower.owner == owner).map(|left| left.conn));
+        }
+        conns.sort();
+        for conn in conns {
+            self.close_conn(conn);
+        }
+    }
+
     fn news_of(&self, server: &Server, kind: NewsKind, why: String) -> News {
         News {
             at_unix_ms: self.now.unix_ms,
@@ -122,9 +135,9 @@ impl Core {
     /// An entry that is in the ring already: to the followers, and to the disk.
     pub(super) fn stream(&mut self, id: ServerId, entry: LogEntry) {
         let Some(server) = self.servers.get(&id) else { return };
-        for conn in &server.followers {
+        for follower in &server.followers {
             let event = StreamEvent::Log(entry.clone());
-            self.outputs.push_back(Output::Event { conn: *conn, event });
+            self.outputs.push_back(Output::Event { conn: follower.conn, event });
         }
         self.outputs.push_back(Output::LogKeep { server: id, entry });
     }

@@ -19,6 +19,12 @@ use crate::ids::{ConnId, ServerId, SessionId};
 use std::collections::HashMap;
 use std::sync::Arc;
 
+/// Somebody who follows a server's log.
+pub struct Follower {
+    pub conn: ConnId,
+    pub owner: Arc<str>,
+}
+
 pub struct Server {
     pub id: ServerId,
     pub definition: Arc<Definition>,
@@ -28,7 +34,7 @@ pub struct Server {
     pub life: Lifecycle,
     pub lane: Lane,
     pub log: LogRing,
-    pub followers: Vec<ConnId>,
+    pub followers: Vec<Follower>,
     pub hello: Option<Hello>,
     /// What the last handshake told that clients are told in turn; it outlives the instance.
     pub face: Option<Face>,

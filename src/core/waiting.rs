@@ -115,7 +115,7 @@ impl Core {
             Some(WaitOn::Log(id)) => {
                 self.deadlines.cancel(Timer::Stream(conn));
                 if let Some(server) = self.servers.get_mut(&id) {
-                    server.followers.retain(|other| *other != conn);
+                    server.followers.retain(|other| other.conn != conn);
                 }
             }
             Some(WaitOn::News) => self.stop_watching(conn),

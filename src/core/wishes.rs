@@ -112,7 +112,9 @@ impl Core {
     }
 
     pub(super) fn unsubscribe_if_last(&mut self, server: ServerId, uri: &str) {
-        if self.is_wanted(server, uri) {
+        // First of all, because it is cheap: when a server goes this is asked for each of its subscriptions.
+        let alive = self.servers.get(&server).is_some_and(|server| server.life.ready_instance().is_some());
+        if !alive || self.is_wanted(server, uri) {
             return;
         }
         if self.servers.get(&server).is_some_and(|server| server.dialect == Dialect::Stateless) {
