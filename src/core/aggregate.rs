@@ -13,7 +13,7 @@ use crate::wire::jsonrpc;
 use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 impl Core {
     pub(super) fn own_face(&self) -> Face {
@@ -165,20 +165,18 @@ impl Core {
     /// without a server's name is understood too, as long as a single server lists it.
     pub(super) fn resource_at(&self, text: &str, sees: &[String]) -> Result<(ServerId, String), String> {
         let separator = &self.settings.separator;
-        if let Some(found) = self.named(text, JOINT_URI, sees).or_else(|| self.named(text, separator, sees)) {
-            return Ok(found);
+        let named = self.named(text, JOINT_URI, sees).or_else(|| self.named(text, separator, sees));
+        // Before any list: else a server could list what is another's. But one named `file` does not have all files.
+        if let Some((server, rest)) = named.as_ref().filter(|(_, rest)| has_scheme(rest)) {
+            return Ok((*server, rest.clone()));
         }
-        let lists = |server: &&Server| {
-            let listed = server.list(Listing::Resources).text.as_deref().unwrap_or_default();
-            items(Listing::Resources, listed)
-                .into_iter()
-                .any(|item| string_member(item, "uri").as_deref() == Some(text))
-        };
+        let lists = |server: &&Server| server.resource_uris.contains(text);
         let having: Vec<&Server> = self.visible(sees).into_iter().filter(lists).collect();
-        match having[..] {
-            [server] => Ok((server.id, text.to_string())),
-            [] => Err(format!("uri: no server here has {text}; resources are <server>{JOINT_URI}<uri>")),
-            [first, ..] => {
+        match (&having[..], named) {
+            ([server], _) => Ok((server.id, text.to_string())),
+            (_, Some(found)) => Ok(found),
+            ([], None) => Err(format!("uri: no server here has {text}; resources are <server>{JOINT_URI}<uri>")),
+            ([first, ..], None) => {
                 let example = joint_uri(&first.definition.name, text);
                 Err(format!("uri: {} servers here have {text}; say which, such as {example}", having.len()))
             }
@@ -194,8 +192,18 @@ pub(super) fn joint_uri(server: &str, uri: &str) -> String {
     format!("{server}{JOINT_URI}{uri}")
 }
 
-fn string_member(object: &RawValue, key: &str) -> Option<String> {
-    serde_json::from_str(member(object, key)?.get()).ok()
+/// Is this a whole URI, and not the rest of one?
+fn has_scheme(text: &str) -> bool {
+    text.split_once(':').is_some_and(|(scheme, _)| {
+        scheme.starts_with(|first: char| first.is_ascii_alphabetic())
+            && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
+    })
+}
+
+/// The URIs of a list of resources.
+pub(super) fn resource_uris(listed: &[u8]) -> HashSet<String> {
+    let uri = |item: &RawValue| serde_json::from_str(member(item, "uri")?.get()).ok();
+    items(Listing::Resources, listed).into_iter().filter_map(uri).collect()
 }
 
 fn member<'a>(object: &'a RawValue, key: &str) -> Option<&'a RawValue> {

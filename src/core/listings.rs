@@ -3,6 +3,7 @@
 //! client: whoever asks gets what is known.
 
 use crate::core::Core;
+use crate::core::aggregate::resource_uris;
 use crate::core::calls::Caller;
 use crate::ids::{InstanceId, ServerId};
 use crate::limits::{LIST_PAGES_MAX, TOOL_LIST_MAX, TOOL_LIST_TIMEOUT};
@@ -153,7 +154,11 @@ impl Core {
         };
         let (new, known) = (cached.text.as_ref() != Some(&text), cached.text.is_some());
         if new {
+            let uris = (list == Listing::Resources).then(|| resource_uris(&text));
             cached.text = Some(text);
+            if let Some(uris) = uris {
+                server.resource_uris = uris;
+            }
             if list == Listing::Tools {
                 server.header_params = crate::core::era_params::header_params(raw);
             }

@@ -16,7 +16,7 @@ use crate::core::listings::{Cached, Listing};
 use crate::core::log_ring::LogRing;
 use crate::core::sessions::Level;
 use crate::ids::{ConnId, ServerId, SessionId};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// Somebody who follows a server's log.
@@ -52,6 +52,8 @@ pub struct Server {
     pub listen: Option<u64>,
     /// By tool: its parameters that clients repeat in a header.
     pub header_params: HashMap<String, Vec<HeaderParam>>,
+    /// Of the resources that it lists.
+    pub resource_uris: HashSet<String>,
     /// The log level that the present instance was told.
     pub level: Option<Level>,
     pub restart_count: u64,
@@ -172,6 +174,7 @@ impl Server {
             held: Vec::new(),
             listen: None,
             header_params: HashMap::new(),
+            resource_uris: HashSet::new(),
             level: None,
             restart_count: 0,
             restart_due: false,

@@ -6,8 +6,8 @@ mod stage;
 use serde_json::{Value, json};
 use stage::{Child, Stage, request, someone};
 use stdiod::api::auth::Principal;
-use stdiod::core::contract::{Ask, Input};
-use stdiod::limits::{CONTENDED_QUESTION_TIMEOUT, PRIVATE_INSTANCES_MAX, SESSION_IDLE};
+use stdiod::core::contract::{Ask, Input, LogFormat};
+use stdiod::limits::{CONTENDED_QUESTION_TIMEOUT, PRIVATE_INSTANCES_MAX, QUEUED_BYTES_MAX, SESSION_IDLE, URI_MAX};
 
 fn tool(arguments: Value) -> Value {
     json!({"name": "t", "arguments": arguments})
@@ -108,9 +108,20 @@ fn whoever_loses_its_token_hears_nothing_more() {
     let ears = stage.listen(Some("old"), session);
     let params = json!({"notifications": {"toolsListChanged": true}});
     let listening = stage.stateless(&stage.who.clone(), "old", "subscriptions/listen", params);
-    assert!(!stage.has_ended(ears) && !stage.has_ended(listening));
+    let log = || Ask::Logs {
+        server: stage::named("old"),
+        tail: 0,
+        since_unix_ms: None,
+        follow: true,
+        format: LogFormat::Text,
+    };
+    let guest = stage.who.clone();
+    let (watching, following) = (stage.ask(&guest, Ask::News), stage.ask(&guest, log()));
+    let kept = [kept_ears, stage.ask(&someone(), Ask::News), stage.ask(&someone(), log())];
+    let lost = [ears, listening, watching, following];
+    assert!(!lost.iter().any(|conn| stage.has_ended(*conn)));
     stage.ask(&someone(), Ask::TokenRevoke { name: "guest".to_string() });
-    assert!(stage.has_ended(ears) && stage.has_ended(listening) && !stage.has_ended(kept_ears));
+    assert!(lost.iter().all(|conn| stage.has_ended(*conn)) && !kept.iter().any(|conn| stage.has_ended(*conn)));
 }
 
 // --- a server of the newer era only -----------------------------------------------------------------------------------
@@ -208,6 +219,42 @@ fn a_call_that_waits_for_input_ends_with_its_server() {
     stage.post(None, session, &json!({"jsonrpc": "2.0", "id": question["id"], "result": {"action": "accept"}}));
     let conn = stage.post(None, session, &request(2, "ping", json!({})));
     assert_eq!(stage.answer(conn)["result"], json!({}));
+}
+
+#[test]
+fn what_a_server_makes_the_daemon_keep_for_it_is_bounded() {
+    let mut stage = Stage::new();
+    stage.register("new", Child::NewerOnly, json!({}));
+    let at = Some("new");
+    let session = stage.session(at, json!({"elicitation": {}}));
+    let required = |stage: &mut Stage, key: &str, state: &str| {
+        let conn = stage.post(at, session, &request(1, "tools/call", tool(json!({}))));
+        let call = stage.asked("tools/call");
+        let wanted = json!({key: {"method": "elicitation/create", "params": {}}});
+        stage.reply(&call, json!({"resultType": "input_required", "inputRequests": wanted, "requestState": state}));
+        conn
+    };
+    let conn = required(&mut stage, &"k".repeat(URI_MAX + 1), "");
+    assert!(stage.answer(conn)["error"]["message"].as_str().is_some_and(|why| why.contains("key")));
+    let large = "s".repeat(15 << 20);
+    for _ in 0..QUEUED_BYTES_MAX / large.len() {
+        let conn = required(&mut stage, "a", &large);
+        assert_eq!(stage.heard(conn).len(), 1, "it is asked");
+    }
+    let conn = required(&mut stage, "a", &large);
+    assert!(stage.answer(conn)["error"]["message"].as_str().is_some_and(|why| why.contains("too large")));
+    stage.end(at, session);
+    let session = stage.session(at, json!({"elicitation": {}}));
+    stage.post(at, session, &request(1, "tools/call", tool(json!({}))));
+    stage.asked("tools/call");
+
+    stage.register("old", Child::Older, json!({}));
+    let session = stage.session(Some("old"), json!({"elicitation": {}}));
+    let conn = stage.post(Some("old"), session, &request(1, "tools/call", tool(json!({}))));
+    let call = stage.asked("tools/call");
+    stage.say(call.0, &question(&"q".repeat(URI_MAX)));
+    assert!(stage.heard(conn).is_empty());
+    assert!(stage.written.iter().any(|(to, message)| *to == call.0 && message["error"].is_object()));
 }
 
 #[test]
@@ -430,6 +477,23 @@ fn a_resource_that_two_servers_have_is_read_from_the_one_that_is_named() {
     stage.delete("two");
     stage.post(None, session, &request(4, "resources/read", json!({"uri": "x://a"})));
     assert_eq!(stage.asked("resources/read").1["params"]["uri"], "x://a");
+}
+
+#[test]
+fn a_server_has_not_every_resource_whose_uri_begins_with_its_name() {
+    let mut stage = Stage::new();
+    stage.register("x", Child::Bare, json!({}));
+    stage.register("y", Child::Older, json!({}));
+    let session = stage.session(None, json!({}));
+    for (uri, server) in [("x://a", "y"), ("x:x://a", "x"), ("y:x://a", "y")] {
+        stage.post(None, session, &request(1, "resources/read", json!({"uri": uri})));
+        let read = stage.asked("resources/read");
+        assert_eq!((stage.running[&read.0].as_str(), &read.1["params"]["uri"]), (server, &json!("x://a")), "{uri}");
+        stage.reply(&read, json!({"contents": []}));
+    }
+    // What nobody lists can only be meant by its name.
+    stage.post(None, session, &request(1, "resources/read", json!({"uri": "x://b"})));
+    assert_eq!(stage.asked("resources/read").1["params"]["uri"], "//b");
 }
 
 #[test]

@@ -21,6 +21,8 @@ pub enum Child {
     Older,
     /// As above, but silent when it is asked for the newer era.
     Reticent,
+    /// As the first, but with no resources in its list.
+    Bare,
     NewerOnly,
 }
 
@@ -275,6 +277,9 @@ impl Stage {
                 )
             }
             (Some("tools/list"), _) => Ok(json!({"tools": [{"name": "t"}]})),
+            (Some("resources/list"), _) if self.children.get(&name) == Some(&Child::Bare) => {
+                Ok(json!({"resources": []}))
+            }
             (Some("resources/list"), _) => Ok(json!({"resources": [{"uri": "x://a", "name": "a"}]})),
             (Some("resources/templates/list"), _) => Ok(json!({"resourceTemplates": []})),
             (_, _) => {
