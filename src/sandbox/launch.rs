@@ -213,7 +213,7 @@ fn claim_image(plan: &LaunchPlan, bundle: &Path) -> Result<Option<StoredImage>, 
 fn shift(mounts: &PrivateMounts, plan: &LaunchPlan) -> Result<Option<Shift>, LaunchFault> {
     match plan.runtime.users {
         Users::Shifted if users::is_beyond(plan.definition.user.as_deref()) => Ok(None),
-        Users::Shifted => Shift::prepare(mounts, &plan.layout, &plan.container_id).map(Some),
+        Users::Shifted => Shift::prepare(mounts, plan).map(Some),
         Users::Same => Ok(None),
     }
 }

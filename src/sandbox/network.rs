@@ -25,7 +25,8 @@ use std::process::{Command, Stdio};
 /// In the bundle.
 const RECORD: &str = "network.json";
 const INTERFACE: &str = "eth0";
-const CNI_DIRS: [&str; 3] = ["/usr/lib/cni", "/opt/cni/bin", "/usr/libexec/cni"];
+/// Where plugins are installed.
+pub const CNI_DIRS: [&str; 3] = ["/usr/lib/cni", "/opt/cni/bin", "/usr/libexec/cni"];
 
 /// What a definition and the daemon's default come to.
 #[derive(Clone, Debug, PartialEq, Eq)]

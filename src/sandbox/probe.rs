@@ -7,6 +7,8 @@ use crate::limits::{PROBE_TIMEOUT, QUEUE_DEFAULT, REPORT_MAX};
 use crate::sandbox::discard::discard;
 use crate::sandbox::launch;
 use crate::sandbox::plan::{LaunchPlan, Layout, Networking, Report, Runtime, RuntimeKind, Users};
+use crate::sandbox::rootfs::PrivateMounts;
+use crate::sandbox::users::Shift;
 use nix::fcntl::OFlag;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -151,16 +153,8 @@ pub fn try_run(runtime: &Runtime, layout: &Layout) -> Result<(), String> {
     // SAFETY: takes no pointers.
     unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
     let id = format!("probe-{}", std::process::id());
-    let tried = echo(runtime, layout, &id);
-    let cleared = discard(layout, &id).map_err(|e| format!("it cannot be cleared away: {e}"));
-    while waitpid(None, Some(WaitPidFlag::WNOHANG)).is_ok_and(|s| s != WaitStatus::StillAlive) {}
-    tried.and(cleared)
-}
-
-fn echo(runtime: &Runtime, layout: &Layout, id: &str) -> Result<(), String> {
-    let deadline = Instant::now() + PROBE_TIMEOUT;
     let plan = LaunchPlan {
-        container_id: id.to_owned(),
+        container_id: id.clone(),
         definition: trivial(&["/bin/sh", "-c", "read line; echo \"$line\""]),
         runtime: runtime.clone(),
         layout: layout.clone(),
@@ -168,9 +162,28 @@ fn echo(runtime: &Runtime, layout: &Layout, id: &str) -> Result<(), String> {
         daemon_pid: std::process::id() as i32,
         waits: false,
     };
+    let tried = match runtime.users {
+        Users::Shifted => show_layers(&plan).and_then(|()| echo(&plan)),
+        Users::Same => echo(&plan),
+    };
+    let cleared = discard(layout, &id).map_err(|e| format!("it cannot be cleared away: {e}"));
+    while waitpid(None, Some(WaitPidFlag::WNOHANG)).is_ok_and(|s| s != WaitStatus::StillAlive) {}
+    tried.and(cleared)
+}
+
+/// The container below has no image. What one needs of the kernel beyond it is tried here, in a mount namespace that is
+/// this process's until its end.
+fn show_layers(plan: &LaunchPlan) -> Result<(), String> {
+    let mounts = PrivateMounts::enter().map_err(|e| format!("entering a private mount namespace: {e}"))?;
+    let shift = Shift::prepare(&mounts, plan).map_err(|fault| fault.message)?;
+    shift.try_layers(&mounts, &plan.layout).map_err(|fault| fault.message)
+}
+
+fn echo(plan: &LaunchPlan) -> Result<(), String> {
+    let deadline = Instant::now() + PROBE_TIMEOUT;
     let said = |e: &dyn std::fmt::Display| format!("starting the launcher: {e}");
     let (report, report_in) = pipe2(OFlag::O_CLOEXEC).map_err(|e| said(&e))?;
-    let mut launcher = launch::command(&plan, report_in).map_err(|e| said(&e))?;
+    let mut launcher = launch::command(plan, report_in).map_err(|e| said(&e))?;
     launcher.command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = launcher.command.spawn().map_err(|e| said(&e))?;
     // Our copy of the report's write end goes with it: otherwise the pipe would never end.

@@ -4,7 +4,8 @@
 
 use crate::core::contract::{LaunchFault, LaunchFaultKind};
 use crate::limits::{CONTAINER_USER_RANGES, CONTAINER_USERS};
-use crate::sandbox::plan::{Layout, fault};
+use crate::sandbox::network::CNI_DIRS;
+use crate::sandbox::plan::{LaunchPlan, Layout, fault};
 use crate::sandbox::rootfs::PrivateMounts;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -44,16 +45,27 @@ pub struct Shift {
 
 impl Shift {
     /// Fails where the kernel or the file system of the data directory cannot do it.
-    pub fn prepare(mounts: &PrivateMounts, layout: &Layout, container_id: &str) -> Result<Shift, LaunchFault> {
+    pub fn prepare(mounts: &PrivateMounts, plan: &LaunchPlan) -> Result<Shift, LaunchFault> {
         let failed = |e: io::Error| fault(LaunchFaultKind::Rootfs, "making a user namespace", e);
-        let first = first_of(container_id);
+        let first = first_of(&plan.container_id);
         let namespace = make_namespace(first).map_err(failed)?;
-        let stage = stage(mounts, layout).map_err(failed)?;
+        let stage = stage(mounts, plan).map_err(failed)?;
         let shift = Shift { first, namespace, stage };
         shift
-            .clone_of(&layout.data_dir, libc::MOUNT_ATTR_RDONLY)
+            .clone_of(&plan.layout.data_dir, libc::MOUNT_ATTR_RDONLY)
             .map_err(|e| fault(LaunchFaultKind::Rootfs, "mounting the data directory for shifted users", e))?;
         Ok(shift)
+    }
+
+    /// Fails where an image's layers cannot be shown: overlays take idmapped ones since Linux 5.19. To be asked once, by
+    /// a process that ends soon: what it mounts stays until then.
+    pub fn try_layers(&self, mounts: &PrivateMounts, layout: &Layout) -> Result<(), LaunchFault> {
+        let failed = |e: io::Error| fault(LaunchFaultKind::Rootfs, "showing a layer to shifted users", e);
+        let images = layout.images_dir();
+        let source = if images.is_dir() { &images } else { &layout.data_dir };
+        let layer = self.show(mounts, source, "layer").map_err(failed)?;
+        let (root, writable) = (self.place("rootfs").map_err(failed)?, self.place("writable").map_err(failed)?);
+        mounts.image(&root, &writable, &[layer], Some(self))
     }
 
     /// The host's number for a user of the container.
@@ -143,7 +155,7 @@ pub fn is_beyond(user: Option<&str>) -> bool {
 fn make_namespace(first: u32) -> io::Result<File> {
     let (mut told, tell) = pipe2(OFlag::O_CLOEXEC).map(|(r, w)| (File::from(r), File::from(w)))?;
     let (hold, release) = pipe2(OFlag::O_CLOEXEC).map(|(r, w)| (File::from(r), File::from(w)))?;
-    // SAFETY: a launcher has one thread.
+    // SAFETY: a launcher has one thread, and so has a probe that has not started its container yet.
     let child = match unsafe { fork() }? {
         ForkResult::Child => {
             drop((told, release));
@@ -174,22 +186,40 @@ fn make_namespace(first: u32) -> io::Result<File> {
 }
 
 /// A small tmpfs that only this mount namespace has.
-fn stage(_: &PrivateMounts, layout: &Layout) -> io::Result<PathBuf> {
-    // By their real paths: one of them may be a link to a disk that is mounted there.
-    let needed = [layout.data_dir.clone(), layout.images_dir(), layout.data_dir.join("volumes")];
-    let needed: Vec<PathBuf> = needed.iter().filter_map(|dir| fs::canonicalize(dir).ok()).collect();
-    let is_free = |dir: &&&str| Path::new(dir).is_dir() && !needed.iter().any(|path| path.starts_with(dir));
-    let dir = STAGES.iter().find(is_free).ok_or_else(|| {
+fn stage(_: &PrivateMounts, plan: &LaunchPlan) -> io::Result<PathBuf> {
+    let needed = needed(plan);
+    let dir = STAGES.iter().find_map(|dir| free(Path::new(dir), &needed)).ok_or_else(|| {
         io::Error::other(format!("none of {} is there to put the container's root up in", STAGES.join(", ")))
     })?;
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-    mount(Some("tmpfs"), *dir, Some("tmpfs"), flags, Some("mode=755,size=64k"))?;
-    Ok(PathBuf::from(dir))
+    mount(Some("tmpfs"), &dir, Some("tmpfs"), flags, Some("mode=755,size=64k"))?;
+    Ok(dir)
+}
+
+/// What must not be covered by a stage, because the launcher has yet to find it.
+fn needed(plan: &LaunchPlan) -> Vec<PathBuf> {
+    let LaunchPlan { layout, runtime, networking, .. } = plan;
+    let mut needed = vec![layout.data_dir.clone(), layout.images_dir(), layout.data_dir.join("volumes")];
+    needed.push(runtime.binary.clone());
+    needed.extend(CNI_DIRS.map(PathBuf::from));
+    needed.extend(networking.conf_dirs.iter().cloned());
+    // Each of them may be a link, or lead to one: neither it nor what it means may go.
+    let real: Vec<PathBuf> = needed.iter().filter_map(|path| fs::canonicalize(path).ok()).collect();
+    needed.extend(real);
+    needed
+}
+
+/// The real path of a directory that nothing needed is in.
+fn free(dir: &Path, needed: &[PathBuf]) -> Option<PathBuf> {
+    let real = fs::canonicalize(dir).ok().filter(|real| real.is_dir())?;
+    let covers = |path: &PathBuf| path.starts_with(dir) || path.starts_with(&real);
+    (!needed.iter().any(covers)).then_some(real)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sandbox::plan::{Networking, Runtime, RuntimeKind, Users};
 
     #[test]
     fn neighbours_have_different_users_and_none_is_the_hosts() {
@@ -208,6 +238,43 @@ mod tests {
         }
         assert!(is_beyond(Some("1000680000")) && is_beyond(Some("1048576:0")));
         assert!(fits(65534, 0) && !fits(0, CONTAINER_USERS));
+    }
+
+    #[test]
+    fn a_stage_covers_nothing_that_is_needed_whatever_links_lead_there() {
+        let scratch = std::env::temp_dir().join(format!("stdiod-stage-{}", std::process::id()));
+        let (real, link) = (scratch.join("var-mnt"), scratch.join("mnt"));
+        fs::create_dir_all(real.join("bin")).unwrap();
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        let scratch = fs::canonicalize(&scratch).unwrap();
+        let real = scratch.join("var-mnt");
+        assert_eq!(free(&link, &[scratch.join("elsewhere"), scratch.join("var-mnt-2")]), Some(real.clone()));
+        for needed in [real.join("data"), link.join("bin/crun"), real.clone()] {
+            assert_eq!(free(&link, std::slice::from_ref(&needed)), None, "{needed:?}");
+        }
+        assert_eq!(free(&scratch.join("missing"), &[]), None);
+        fs::remove_dir_all(&scratch).unwrap();
+
+        let runtime = Runtime {
+            provider: "crun".into(),
+            kind: RuntimeKind::Native,
+            binary: "/mnt/bin/crun".into(),
+            args: vec![],
+            users: Users::Shifted,
+        };
+        let networking = Networking { default: None, conf_dirs: vec!["/srv/cni".into()] };
+        let layout = Layout { data_dir: "/media/stdiod".into(), mark: "x".into() };
+        let plan = LaunchPlan {
+            container_id: "x-1".into(),
+            definition: crate::sandbox::probe::trivial(&["x"]),
+            runtime,
+            layout,
+            networking,
+            daemon_pid: 1,
+            waits: false,
+        };
+        let needed = needed(&plan);
+        assert!(STAGES.iter().all(|dir| free(Path::new(dir), &needed).is_none()), "{needed:?}");
     }
 
     #[test]
