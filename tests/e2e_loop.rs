@@ -123,8 +123,12 @@ struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// None: a signal, or the word that the process has ended.
+    /// None: a signal, the word that the process has ended, or the call that strace left in the middle of: it had not come
+    /// to its arguments, so there is nothing to judge.
     fn parse(line: &'a str) -> Option<Call<'a>> {
+        if line.ends_with("<detached ...>") {
+            return None;
+        }
         let (name, rest) = line.split_once('(')?;
         if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
             return None;
@@ -288,4 +292,5 @@ fn calls_that_may_wait_are_told_from_those_that_cannot() {
     }
     assert!(Call::parse("--- SIGCHLD {si_signo=SIGCHLD, si_code=CLD_EXITED} ---").is_none());
     assert!(Call::parse("+++ exited with 0 +++").is_none());
+    assert!(Call::parse("wait4(-1,  <detached ...>").is_none());
 }
