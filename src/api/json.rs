@@ -3,11 +3,10 @@
 
 use crate::api::fault::{Code, Fault};
 use crate::limits::STRING_MAX;
-use serde::Deserialize;
+use crate::wire::json::{self, Json};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
-use std::borrow::Cow;
 use std::fmt;
 use std::ops::RangeInclusive;
 
@@ -28,53 +27,23 @@ pub fn object(body: &[u8]) -> Result<Map<String, Value>, Fault> {
 }
 
 /// The values of `known` keys in the body, unparsed and uncopied: for what is passed on and not looked into.
-pub fn members<'a, const N: usize>(
-    body: &'a [u8],
-    known: &[&'static str; N],
-) -> Result<[Option<&'a RawValue>; N], Fault> {
+pub fn members<'a, const N: usize>(body: &'a [u8], known: &[&'static str; N]) -> Result<[Option<Json<'a>>; N], Fault> {
     refuse_empty(body)?;
-    let mut fault = None;
-    let mut reader = serde_json::Deserializer::from_slice(body);
-    let found =
-        reader.deserialize_map(Members { known, fault: &mut fault }).and_then(|found| reader.end().map(|()| found));
-    found.map_err(|error| match fault {
-        Some(fault) => fault,
-        // The only wrong type it can meet: everything within is raw.
-        None if error.is_data() => not_an_object("something else"),
-        None => invalid(&error),
-    })
-}
-
-struct Members<'k, const N: usize> {
-    known: &'k [&'static str; N],
-    fault: &'k mut Option<Fault>,
-}
-
-impl<'de, const N: usize> Visitor<'de> for Members<'_, N> {
-    type Value = [Option<&'de RawValue>; N];
-
-    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("a JSON object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self::Value, A::Error> {
-        #[derive(Deserialize)]
-        struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
-        let mut found = [None; N];
-        while let Some(Key(key)) = members.next_key()? {
-            let place = self.known.iter().position(|known| *known == key);
-            *self.fault = match place {
-                None => Some(unknown_field("", &key, self.known)),
-                Some(place) if found[place].is_some() => Some(twice(&key)),
-                Some(place) => {
-                    found[place] = Some(members.next_value()?);
-                    continue;
-                }
-            };
-            return Err(A::Error::custom("refused"));
+    // What is wrong is looked for again by the one who can say it.
+    let refused = || match serde_json::from_slice::<&RawValue>(body) {
+        Err(error) => invalid(&error),
+        Ok(_) => not_an_object("something else"),
+    };
+    let mut found = [None; N];
+    for member in json::members(std::str::from_utf8(body).map_err(|_| refused())?) {
+        let (key, value) = member.map_err(|_| refused())?;
+        let place = known.iter().position(|known| *known == key);
+        let place = &mut found[place.ok_or_else(|| unknown_field("", &key, known))?];
+        if place.replace(value).is_some() {
+            return Err(twice(&key));
         }
-        Ok(found)
     }
+    Ok(found)
 }
 
 /// The parser would speak of its end.
@@ -480,7 +449,7 @@ mod tests {
     fn members_are_found_raw_and_everything_else_is_refused() {
         let known = ["method", "params", "timeout_ms"];
         let body = br#" {"par\u0061ms" : {"a": 1.0, "a":2} , "method":"x" } "#;
-        let [method, params, timeout] = members(body, &known).unwrap().map(|raw| raw.map(RawValue::get));
+        let [method, params, timeout] = members(body, &known).unwrap().map(|raw| raw.map(Json::get));
         assert_eq!((method, params, timeout), (Some(r#""x""#), Some(r#"{"a": 1.0, "a":2}"#), None));
         for (body, code) in [
             ("", Code::InvalidJson),

@@ -10,11 +10,11 @@ use crate::ids::{SessionId, Uuid};
 use crate::limits::{BATCH_MAX, STREAM_RETRY};
 use crate::wire::http_in::{Method, Request};
 use crate::wire::http_out::Response;
+use crate::wire::json::Json;
 use crate::wire::jsonrpc::{self, Message};
 use crate::wire::sse;
 use serde::Deserialize;
 use serde_json::json;
-use serde_json::value::RawValue;
 use std::borrow::Cow;
 
 const JSON: &str = "application/json";
@@ -181,7 +181,7 @@ fn post<'a>(request: &Request<'a>) -> Result<McpAsk<'a>, Response> {
 }
 
 fn batch<'a>(request: &Request<'a>, text: &'a str, takes: Takes) -> Result<McpAsk<'a>, Response> {
-    let items: Vec<&RawValue> = serde_json::from_str(text).map_err(|e| not_json(&e.to_string()))?;
+    let items: Vec<Json<'_>> = serde_json::from_str(text).map_err(|e| not_json(&e.to_string()))?;
     if items.is_empty() || items.len() > BATCH_MAX {
         return Err(error(400, None, INVALID_REQUEST, &format!("a batch has 1 to {BATCH_MAX} messages"), None));
     }
@@ -211,7 +211,7 @@ struct Meta<'a> {
     #[serde(rename = "io.modelcontextprotocol/protocolVersion")]
     version: Option<Cow<'a, str>>,
     #[serde(rename = "io.modelcontextprotocol/clientCapabilities", borrow)]
-    capabilities: Option<&'a RawValue>,
+    capabilities: Option<Json<'a>>,
     #[serde(rename = "io.modelcontextprotocol/logLevel")]
     log_level: Option<String>,
 }
@@ -235,7 +235,7 @@ fn stateless<'a>(
     #[derive(Deserialize)]
     struct Params<'a> {
         #[serde(rename = "_meta", borrow)]
-        meta: Option<&'a RawValue>,
+        meta: Option<Json<'a>>,
     }
     let raw = params.ok_or_else(|| invalid("params._meta: is required"))?;
     let meta = serde_json::from_str::<Params<'_>>(raw.get()).ok().and_then(|params| params.meta);
@@ -282,15 +282,15 @@ fn text_header<'a>(request: &Request<'a>, name: &str) -> Option<&'a str> {
 }
 
 /// What `Mcp-Name` must repeat, if there is anything. None: the server might read another name than we do.
-fn body_name(method: &str, params: &RawValue) -> Option<Option<String>> {
+fn body_name(method: &str, params: Json<'_>) -> Option<Option<String>> {
     #[derive(Deserialize)]
     struct Wire<'a> {
         #[serde(borrow)]
-        name: Option<&'a RawValue>,
+        name: Option<Json<'a>>,
         #[serde(borrow)]
-        uri: Option<&'a RawValue>,
+        uri: Option<Json<'a>>,
         #[serde(rename = "taskId", borrow)]
-        task_id: Option<&'a RawValue>,
+        task_id: Option<Json<'a>>,
     }
     let wire: Wire<'_> = serde_json::from_str(params.get()).ok()?;
     let named = match method {
@@ -375,7 +375,7 @@ pub fn event(out: &mut Vec<u8>, event: &StreamEvent) {
 }
 
 /// A fault of the daemon's own, in the shape that MCP clients read.
-pub fn refuse(id: Option<&RawValue>, fault: &Fault) -> Response {
+pub fn refuse(id: Option<Json<'_>>, fault: &Fault) -> Response {
     let mut data = fault.data.clone();
     data.insert("code".to_string(), fault.code.wire().0.into());
     let mut response = error(fault.code.status(), id, -32000, &fault.message, Some(data.into()));
@@ -393,12 +393,12 @@ fn challenge(error: &str) -> String {
     format!(r#"Bearer realm="stdiod", scope="mcp:call", error="{error}""#)
 }
 
-fn error(status: u16, id: Option<&RawValue>, code: i64, message: &str, data: Option<serde_json::Value>) -> Response {
+fn error(status: u16, id: Option<Json<'_>>, code: i64, message: &str, data: Option<serde_json::Value>) -> Response {
     let mut error = json!({ "code": code, "message": message });
     if let Some(data) = data {
         error["data"] = data;
     }
-    let id = id.map_or("null", RawValue::get);
+    let id = id.map_or("null", Json::get);
     let body = jsonrpc::error(id, error.to_string().as_bytes());
     Response::new(status, JSON, body)
 }

@@ -14,10 +14,10 @@ use crate::core::contract::{
 use crate::limits::{LOG_LINES_KEPT, LOG_TAIL_DEFAULT, TOKEN_SERVERS_MAX, WAIT_MS};
 use crate::wire::http_in::{Method, Request};
 use crate::wire::http_out::Response;
+use crate::wire::json::Json;
 use crate::wire::sse;
 use serde::Serialize;
 use serde_json::json;
-use serde_json::value::RawValue;
 use std::borrow::Cow;
 
 const JSON: &str = "application/json";
@@ -261,7 +261,7 @@ fn json_body<'a>(request: &Request<'a>) -> Result<&'a [u8], Fault> {
 /// The hot path: three slices of the body and nothing else.
 fn call(server: ServerRef, body: &[u8]) -> Result<Ask<'_>, Fault> {
     let [method, params, timeout_ms] = json::members(body, &["method", "params", "timeout_ms"])?;
-    let given = |raw: Option<_>| raw.filter(|raw: &&RawValue| raw.get() != "null");
+    let given = |raw: Option<_>| raw.filter(|raw: &Json<'_>| raw.get() != "null");
     let method = given(method).ok_or_else(|| Fault::field("method", "is required"))?;
     if !method.get().starts_with('"') || method.get() == r#""""# {
         return Err(Fault::field("method", "expected the name of a method"));

@@ -13,15 +13,15 @@ use crate::core::wording::{INVALID_PARAMS, fault_message, rpc_error};
 use crate::core::{Core, Timer};
 use crate::ids::{CallId, ConnId, ServerId, SessionId, VoiceId};
 use crate::limits::{SESSION_IDLE, SESSIONS_MAX};
+use crate::wire::json::{Json, JsonBuf};
 use crate::wire::jsonrpc;
 use serde::Deserialize;
-use serde_json::value::RawValue;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// An `initialize` that waits for the server's own handshake.
 pub(super) struct Greeting {
-    id: Box<RawValue>,
+    id: JsonBuf,
     owner: Arc<str>,
     sees: Arc<[String]>,
     version: Version,
@@ -35,8 +35,8 @@ impl Core {
         conn: ConnId,
         who: &Principal,
         target: Option<ServerId>,
-        id: &RawValue,
-        params: Option<&RawValue>,
+        id: Json<'_>,
+        params: Option<Json<'_>>,
         takes: Takes,
     ) {
         let greeting = match Greeting::read(id, params, who, takes) {
@@ -68,9 +68,13 @@ impl Core {
                 let why = known.last_error.clone().unwrap_or_else(|| "it is not ready yet".to_string());
                 let message = format!("{} cannot be used now: {why}", known.definition.name);
                 let fault = Fault::new(Code::Unavailable, message).retry_after_ms(1_000);
-                self.refuse_message(conn, Some(&greeting.id), &fault);
+                self.refuse_message(conn, Some(greeting.id.as_json()), &fault);
             }
-            None => self.refuse_message(conn, Some(&greeting.id), &Fault::new(Code::NotFound, "the server is gone")),
+            None => self.refuse_message(
+                conn,
+                Some(greeting.id.as_json()),
+                &Fault::new(Code::NotFound, "the server is gone"),
+            ),
         }
     }
 
@@ -83,7 +87,7 @@ impl Core {
         let message = jsonrpc::result(greeting.id.get(), result.as_bytes());
         let session = match self.open_session(server, &greeting) {
             Ok(session) => session,
-            Err(fault) => return self.refuse_message(conn, Some(&greeting.id), &fault),
+            Err(fault) => return self.refuse_message(conn, Some(greeting.id.as_json()), &fault),
         };
         match greeting.takes {
             Takes::Json | Takes::Either => self.message(conn, 200, Some(session), message),
@@ -228,15 +232,15 @@ impl Core {
 }
 
 impl Greeting {
-    fn read(id: &RawValue, params: Option<&RawValue>, who: &Principal, takes: Takes) -> Result<Greeting, String> {
+    fn read(id: Json<'_>, params: Option<Json<'_>>, who: &Principal, takes: Takes) -> Result<Greeting, String> {
         let (version, abilities) = Greeting::declared(params)?;
-        Ok(Greeting { id: id.to_owned(), version, abilities, ..Greeting::before_hello(who, takes) })
+        Ok(Greeting { id: id.kept(), version, abilities, ..Greeting::before_hello(who, takes) })
     }
 
     /// Somebody of whom nothing is known yet but who they are.
     pub(super) fn before_hello(who: &Principal, takes: Takes) -> Greeting {
         Greeting {
-            id: RawValue::NULL.to_owned(),
+            id: Json::NULL.kept(),
             owner: Arc::clone(&who.name),
             sees: Arc::clone(&who.servers),
             version: Version::NEWEST,
@@ -247,13 +251,13 @@ impl Greeting {
 
     /// What the params of an `initialize` say. A version that is not known here becomes the newest that is: the client
     /// decides whether it can live with that.
-    pub(super) fn declared(params: Option<&RawValue>) -> Result<(Version, Abilities), String> {
+    pub(super) fn declared(params: Option<Json<'_>>) -> Result<(Version, Abilities), String> {
         #[derive(Deserialize)]
         struct Wire<'a> {
             #[serde(rename = "protocolVersion")]
             protocol_version: Option<String>,
             #[serde(borrow)]
-            capabilities: Option<&'a RawValue>,
+            capabilities: Option<Json<'a>>,
         }
         let params = params.ok_or("params: protocolVersion, capabilities and clientInfo are required")?;
         let wire: Wire<'_> = serde_json::from_str(params.get()).map_err(|_| "params: expected an object")?;

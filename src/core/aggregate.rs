@@ -9,10 +9,10 @@ use crate::core::server::{Face, Server};
 use crate::core::sessions::ErrandKind;
 use crate::core::wording::{INVALID_PARAMS, METHOD_NOT_FOUND, fault_message, rpc_error, stateless_status};
 use crate::ids::{ServerId, SessionId, VoiceId};
+use crate::wire::json::{Json, JsonBuf};
 use crate::wire::jsonrpc;
 use serde::Deserialize;
 use serde_json::json;
-use serde_json::value::RawValue;
 use std::collections::{HashMap, HashSet};
 
 impl Core {
@@ -32,9 +32,9 @@ impl Core {
         &mut self,
         voice: VoiceId,
         session: SessionId,
-        id: &RawValue,
+        id: Json<'_>,
         method: &str,
-        params: Option<&RawValue>,
+        params: Option<Json<'_>>,
     ) {
         let Some(sees) = self.sessions.get(session).map(|session| session.sees.clone()) else { return };
         if let Some(list) = Listing::ALL.into_iter().find(|list| list.method() == method) {
@@ -51,9 +51,9 @@ impl Core {
         };
         match method {
             "resources/subscribe" | "resources/unsubscribe" => {
-                self.subscription(voice, session, server, id, method, Some(&params));
+                self.subscription(voice, session, server, id, method, Some(params.as_json()));
             }
-            _ => self.forward(voice, session, server, id, method, Some(&params), ErrandKind::Plain),
+            _ => self.forward(voice, session, server, id, method, Some(params.as_json()), ErrandKind::Plain),
         }
     }
 
@@ -62,10 +62,10 @@ impl Core {
         &mut self,
         voice: VoiceId,
         who: &Principal,
-        id: &RawValue,
+        id: Json<'_>,
         method: &str,
-        params: &RawValue,
-    ) -> Option<(ServerId, Box<RawValue>)> {
+        params: Json<'_>,
+    ) -> Option<(ServerId, JsonBuf)> {
         if method == "server/discover" {
             let result = self.own_face().discover_result();
             self.finish(voice, None, 200, jsonrpc::result(id.get(), result.as_bytes()));
@@ -117,9 +117,9 @@ impl Core {
     fn addressed(
         &self,
         method: &str,
-        params: Option<&RawValue>,
+        params: Option<Json<'_>>,
         sees: &[String],
-    ) -> Result<(ServerId, Box<RawValue>), (i64, String)> {
+    ) -> Result<(ServerId, JsonBuf), (i64, String)> {
         let params = params.ok_or((INVALID_PARAMS, "params: are required".to_string()))?;
         let (holder, key) = match method {
             "tools/call" | "prompts/get" => (params, "name"),
@@ -145,7 +145,7 @@ impl Core {
         }
         .map_err(|message| (INVALID_PARAMS, message))?;
         let spliced = jsonrpc::spliced(params.get(), raw.get(), &json!(rest).to_string());
-        match RawValue::from_string(spliced) {
+        match JsonBuf::of(spliced) {
             Ok(params) => Ok((server, params)),
             Err(_) => Err((INVALID_PARAMS, format!("{key}: expected a string"))),
         }
@@ -202,18 +202,18 @@ fn has_scheme(text: &str) -> bool {
 
 /// The URIs of a list of resources.
 pub(super) fn resource_uris(listed: &[u8]) -> HashSet<String> {
-    let uri = |item: &RawValue| serde_json::from_str(member(item, "uri")?.get()).ok();
+    let uri = |item: Json<'_>| serde_json::from_str(member(item, "uri")?.get()).ok();
     items(Listing::Resources, listed).into_iter().filter_map(uri).collect()
 }
 
-fn member<'a>(object: &'a RawValue, key: &str) -> Option<&'a RawValue> {
+fn member<'a>(object: Json<'a>, key: &str) -> Option<Json<'a>> {
     #[derive(Deserialize)]
-    struct Members<'a>(#[serde(borrow)] HashMap<String, &'a RawValue>);
+    struct Members<'a>(#[serde(borrow)] HashMap<String, Json<'a>>);
     serde_json::from_str::<Members<'a>>(object.get()).ok()?.0.get(key).copied()
 }
 
 /// An item under its longer name; everything else of it is as the server wrote it.
-fn prefixed(item: &RawValue, key: &str, prefix: &str) -> Option<String> {
+fn prefixed(item: Json<'_>, key: &str, prefix: &str) -> Option<String> {
     let raw = member(item, key)?;
     let name: String = serde_json::from_str(raw.get()).ok()?;
     Some(jsonrpc::spliced(item.get(), raw.get(), &json!(format!("{prefix}{name}")).to_string()))
@@ -225,9 +225,9 @@ mod tests {
 
     #[test]
     fn an_item_gets_its_longer_name_and_keeps_every_other_byte() {
-        let item = RawValue::from_string(r#"{"x": {"name":1.0e2} , "name" : "a\u00e9\"b","y":[ 1 ]}"#.into()).unwrap();
+        let item = JsonBuf::of(r#"{"x": {"name":1.0e2} , "name" : "a\u00e9\"b","y":[ 1 ]}"#.into()).unwrap();
         let expected = r#"{"x": {"name":1.0e2} , "name" : "time:aé\"b","y":[ 1 ]}"#;
-        assert_eq!(prefixed(&item, "name", "time:").unwrap(), expected);
-        assert_eq!(prefixed(&RawValue::from_string("[]".into()).unwrap(), "name", "x"), None);
+        assert_eq!(prefixed(item.as_json(), "name", "time:").unwrap(), expected);
+        assert_eq!(prefixed(Json::of("[]").unwrap(), "name", "x"), None);
     }
 }

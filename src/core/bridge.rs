@@ -16,10 +16,10 @@ use crate::core::wording::minted_token;
 use crate::core::{Core, Phase, Timer};
 use crate::ids::{CallId, ConnId, InstanceId, ServerId};
 use crate::limits::{LINE_MAX, LOG_LINE_MAX, QUEUED_BYTES_MAX, REQUEST_TIMEOUT_MAX, SERVER_INFO_MAX};
+use crate::wire::json::{Json, JsonBuf};
 use crate::wire::jsonrpc::{self, Message, Reply, Torn};
 use crate::wire::lines::Line;
 use serde::Deserialize;
-use serde_json::value::RawValue;
 use std::borrow::Cow;
 
 /// What the daemon says of itself to every server: the newest version that has a handshake, and whatever any of its
@@ -41,8 +41,8 @@ impl Core {
         &mut self,
         conn: ConnId,
         id: ServerId,
-        method: &RawValue,
-        params: Option<&RawValue>,
+        method: Json<'_>,
+        params: Option<Json<'_>>,
         timeout_ms: Option<u64>,
     ) -> Result<(), Fault> {
         let newer = self.servers[&id].dialect == Dialect::Stateless;
@@ -54,8 +54,8 @@ impl Core {
                     minted_token(params, call).0.filter(|params| matches!(params, Cow::Owned(_))).map(Cow::into_owned)
                 }
             };
-            match ours.map(RawValue::from_string) {
-                Some(Ok(params)) => jsonrpc::request(call, method, Some(&params)),
+            match ours.map(JsonBuf::of) {
+                Some(Ok(params)) => jsonrpc::request(call, method, Some(params.as_json())),
                 Some(Err(_)) | None => jsonrpc::request(call, method, params),
             }
         })?;
@@ -414,7 +414,7 @@ impl Core {
 }
 
 /// The params of a REST client's call, for a server without sessions.
-fn in_newer_era(params: Option<&RawValue>, call: u64) -> String {
+fn in_newer_era(params: Option<Json<'_>>, call: u64) -> String {
     with_era(&Again::first("", params), &Newer { abilities: &Abilities::default(), level: None }, call).0
 }
 
@@ -422,21 +422,21 @@ fn bad_output(message: &str) -> Fault {
     Fault::new(Code::BadServerOutput, message).outcome(Outcome::SentUnknown)
 }
 
-fn parse_hello(result: &RawValue) -> Option<(Hello, Face)> {
+fn parse_hello(result: Json<'_>) -> Option<(Hello, Face)> {
     #[derive(Deserialize)]
     struct Wire<'a> {
         #[serde(rename = "protocolVersion")]
         protocol_version: Option<String>,
         #[serde(rename = "serverInfo", borrow)]
-        server_info: Option<&'a RawValue>,
+        server_info: Option<Json<'a>>,
         #[serde(borrow)]
-        capabilities: Option<&'a RawValue>,
+        capabilities: Option<Json<'a>>,
         #[serde(borrow)]
-        instructions: Option<&'a RawValue>,
+        instructions: Option<Json<'a>>,
     }
     let wire: Wire<'_> = serde_json::from_str(result.get()).ok()?;
-    let small = |raw: &&RawValue| raw.get().len() <= SERVER_INFO_MAX;
-    let object = |raw: Option<&RawValue>| match raw.filter(small) {
+    let small = |raw: &Json<'_>| raw.get().len() <= SERVER_INFO_MAX;
+    let object = |raw: Option<Json<'_>>| match raw.filter(small) {
         Some(raw) if raw.get().starts_with('{') => raw.get().to_string(),
         Some(_) | None => "{}".to_string(),
     };

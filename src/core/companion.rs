@@ -10,9 +10,9 @@ use crate::core::server::{Dialect, Face, Hello, Kin, Refusal, Server};
 use crate::core::sessions::STATELESS;
 use crate::ids::{InstanceId, ServerId};
 use crate::limits::{DISCOVER_TIMEOUT, SERVER_INFO_MAX};
+use crate::wire::json::Json;
 use crate::wire::jsonrpc::Reply;
 use serde::Deserialize;
-use serde_json::value::RawValue;
 use std::sync::Arc;
 
 impl Core {
@@ -150,23 +150,23 @@ fn read_discovery(reply: &Reply<'_>) -> Option<Face> {
         #[serde(rename = "supportedVersions")]
         versions: Vec<String>,
         #[serde(borrow)]
-        capabilities: Option<&'a RawValue>,
+        capabilities: Option<Json<'a>>,
         #[serde(borrow)]
-        instructions: Option<&'a RawValue>,
+        instructions: Option<Json<'a>>,
         #[serde(rename = "_meta", borrow)]
-        meta: Option<&'a RawValue>,
+        meta: Option<Json<'a>>,
     }
     #[derive(Deserialize)]
     struct Meta<'a> {
         #[serde(rename = "io.modelcontextprotocol/serverInfo", borrow)]
-        server_info: Option<&'a RawValue>,
+        server_info: Option<Json<'a>>,
     }
     let Reply::Result(result) = reply else { return None };
     let wire: Wire<'_> = serde_json::from_str(result.get()).ok()?;
     if !wire.versions.iter().any(|version| version == STATELESS) {
         return None;
     }
-    let text = |raw: Option<&RawValue>| {
+    let text = |raw: Option<Json<'_>>| {
         let small = raw.filter(|raw| raw.get().len() <= SERVER_INFO_MAX && raw.get().starts_with('{'));
         small.map_or("{}".to_string(), |raw| raw.get().to_string())
     };

@@ -9,10 +9,10 @@ use crate::api::fault::Fault;
 use crate::core::definition::{Definition, PullPolicy};
 use crate::core::event_log::EventId;
 use crate::ids::{ConnId, InstanceId, PullId, ServerId, SessionId, StoreSeq};
+use crate::wire::json::Json;
 use crate::wire::jsonrpc::Message;
 use crate::wire::lines::Line;
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -131,7 +131,7 @@ pub enum Ask<'a> {
     Get { server: ServerRef },
     Patch { server: ServerRef, change: Box<Change> },
     /// `method` and `params` are valid JSON text, as the client wrote them (`method` with its quotes).
-    Call { server: ServerRef, method: &'a RawValue, params: Option<&'a RawValue>, timeout_ms: Option<u64> },
+    Call { server: ServerRef, method: Json<'a>, params: Option<Json<'a>>, timeout_ms: Option<u64> },
     Restart { server: ServerRef },
     Stop { server: ServerRef },
     Start { server: ServerRef },
@@ -166,11 +166,11 @@ pub enum McpAsk<'a> {
 
 #[derive(Debug)]
 pub struct Stateless<'a> {
-    pub id: &'a RawValue,
+    pub id: Json<'a>,
     pub method: Cow<'a, str>,
-    pub params: &'a RawValue,
+    pub params: Json<'a>,
     /// Of its `_meta`, as it came.
-    pub capabilities: &'a RawValue,
+    pub capabilities: Json<'a>,
     pub log_level: Option<String>,
     /// `Mcp-Param-*`: the part of the name after the prefix, and the value.
     pub param_headers: Vec<(String, String)>,

@@ -7,9 +7,9 @@ use crate::core::fanout::tagged;
 use crate::core::server::HeaderParam;
 use crate::core::sessions::{Abilities, Again, Level};
 use crate::limits::{SUBSCRIPTIONS_MAX, URI_MAX};
+use crate::wire::json::{Json, JsonBuf};
 use serde::Deserialize;
 use serde_json::json;
-use serde_json::value::RawValue;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 const OWN_KEYS: &str = "io.modelcontextprotocol/";
@@ -17,13 +17,13 @@ const OWN_KEYS: &str = "io.modelcontextprotocol/";
 const ROUND_KEYS: [&str; 2] = ["inputResponses", "requestState"];
 
 /// The params for a server with sessions: without what only the other era knows, and with our own progress token.
-pub(super) fn without_era(params: &RawValue, call: u64) -> (String, Option<Box<RawValue>>) {
+pub(super) fn without_era(params: Json<'_>, call: u64) -> (String, Option<JsonBuf>) {
     let added = Added::default();
     rewritten(params.get(), call, |key| !ROUND_KEYS.contains(&key), |key| !key.starts_with(OWN_KEYS), added)
 }
 
 /// The params with each member once, and with our own progress token.
-pub(super) fn unambiguous(params: &RawValue, call: u64) -> (String, Option<Box<RawValue>>) {
+pub(super) fn unambiguous(params: Json<'_>, call: u64) -> (String, Option<JsonBuf>) {
     rewritten(params.get(), call, |_| true, |_| true, Added::default())
 }
 
@@ -40,16 +40,16 @@ fn rewritten(
     keeps: impl Fn(&str) -> bool,
     keeps_in_meta: impl Fn(&str) -> bool,
     added: Added,
-) -> (String, Option<Box<RawValue>>) {
-    let Ok(mut members) = serde_json::from_str::<BTreeMap<String, &RawValue>>(params) else {
+) -> (String, Option<JsonBuf>) {
+    let Ok(mut members) = serde_json::from_str::<BTreeMap<String, Json<'_>>>(params) else {
         return (params.to_string(), None);
     };
     members.retain(|key, _| keeps(key));
     let meta = members.remove("_meta");
-    let mut meta: BTreeMap<String, &RawValue> =
+    let mut meta: BTreeMap<String, Json<'_>> =
         meta.and_then(|meta| serde_json::from_str(meta.get()).ok()).unwrap_or_default();
     meta.retain(|key, _| keeps_in_meta(key));
-    let token = meta.remove("progressToken").map(RawValue::to_owned);
+    let token = meta.remove("progressToken").map(Json::kept);
     let mut parts = added.meta;
     parts.extend(meta.iter().map(|(key, value)| format!("{}:{value}", json!(key))));
     if token.is_some() {
@@ -69,24 +69,24 @@ pub(super) struct Newer<'a> {
 
 /// The params for a server without sessions: with what that era wants to know, what its client was asked for in the last
 /// round, and our own progress token.
-pub(super) fn with_era(again: &Again, newer: &Newer<'_>, call: u64) -> (String, Option<Box<RawValue>>) {
-    let given = again.params.as_deref().map_or("{}", RawValue::get);
+pub(super) fn with_era(again: &Again, newer: &Newer<'_>, call: u64) -> (String, Option<JsonBuf>) {
+    let given = again.params.as_ref().map_or("{}", JsonBuf::get);
     let own = era_meta(&newer.abilities.declared(), newer.level.map(Level::wire));
     let meta = vec![own[1..own.len() - 1].to_string()];
     let mut members = Vec::new();
-    let answers = again.answers.iter().filter_map(|(key, raw)| Some(format!("{}:{}", json!(key), raw.as_ref()?)));
+    let answers = again.answers.iter().filter_map(|(key, raw)| Some(format!("{}:{}", json!(key), raw.as_ref()?.get())));
     let answers: Vec<String> = answers.collect();
     if !answers.is_empty() {
         members.push(format!(r#""inputResponses":{{{}}}"#, answers.join(",")));
     }
-    members.extend(again.state.as_ref().map(|state| format!(r#""requestState":{state}"#)));
+    members.extend(again.state.as_ref().map(|state| format!(r#""requestState":{}"#, state.get())));
     // A client that asks in rounds itself keeps what it says; in a round of ours this is ours.
     let keeps = |key: &str| again.rounds == 0 || !ROUND_KEYS.contains(&key);
     rewritten(given, call, keeps, |key| !key.starts_with(OWN_KEYS), Added { meta, members })
 }
 
 /// A result of the newer era as the older knows it. Members keep their text, and their order.
-pub(super) fn older_result(result: &RawValue) -> Vec<u8> {
+pub(super) fn older_result(result: Json<'_>) -> Vec<u8> {
     const NEWER: [&str; 3] = ["resultType", "ttlMs", "cacheScope"];
     let Ok(members) = serde_json::from_str::<Members<'_>>(result.get()) else { return result.get().into() };
     let kept = members.0.iter().filter(|(key, _)| !NEWER.contains(&key.as_str()));
@@ -95,13 +95,13 @@ pub(super) fn older_result(result: &RawValue) -> Vec<u8> {
 }
 
 /// Of an object, in the order in which they stand.
-struct Members<'a>(Vec<(String, &'a RawValue)>);
+struct Members<'a>(Vec<(String, Json<'a>)>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct InOrder;
         impl<'de> serde::de::Visitor<'de> for InOrder {
-            type Value = Vec<(String, &'de RawValue)>;
+            type Value = Vec<(String, Json<'de>)>;
 
             fn expecting(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 out.write_str("an object")
@@ -120,7 +120,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
 }
 
 /// A `requestState` in the params: it continues an earlier request.
-pub(super) fn resumed_state(params: &RawValue) -> Option<String> {
+pub(super) fn resumed_state(params: Json<'_>) -> Option<String> {
     #[derive(Deserialize)]
     struct Wire {
         #[serde(rename = "requestState")]
@@ -129,14 +129,14 @@ pub(super) fn resumed_state(params: &RawValue) -> Option<String> {
     serde_json::from_str::<Wire>(params.get()).ok()?.state
 }
 
-pub(super) fn given_response(params: &RawValue, key: &str) -> Option<Box<RawValue>> {
+pub(super) fn given_response(params: Json<'_>, key: &str) -> Option<JsonBuf> {
     #[derive(Deserialize)]
     struct Wire<'a> {
         #[serde(rename = "inputResponses", borrow)]
-        responses: HashMap<String, &'a RawValue>,
+        responses: HashMap<String, Json<'a>>,
     }
     let wire: Wire<'_> = serde_json::from_str(params.get()).ok()?;
-    wire.responses.get(key).filter(|raw| raw.get().starts_with('{')).map(|raw| (*raw).to_owned())
+    wire.responses.get(key).filter(|raw| raw.get().starts_with('{')).map(|raw| raw.kept())
 }
 
 /// What a `subscriptions/listen` asks for.
@@ -149,7 +149,7 @@ pub(super) struct Filter {
 }
 
 impl Filter {
-    pub fn of(params: &RawValue) -> Result<Filter, String> {
+    pub fn of(params: Json<'_>) -> Result<Filter, String> {
         #[derive(Deserialize)]
         struct Wire {
             notifications: Wanted,
@@ -194,7 +194,7 @@ impl Filter {
 // --- headers that tools name --------------------------------------------------------------------------------------------
 
 /// From a `tools/list`: which parameters of which tools clients repeat in a header.
-pub(super) fn header_params(tools: &RawValue) -> HashMap<String, Vec<HeaderParam>> {
+pub(super) fn header_params(tools: Json<'_>) -> HashMap<String, Vec<HeaderParam>> {
     #[derive(Deserialize)]
     struct List {
         #[serde(default)]
@@ -233,7 +233,7 @@ pub(super) fn header_params(tools: &RawValue) -> HashMap<String, Vec<HeaderParam
 /// Why the headers of a `tools/call` do not fit its body, if they do not.
 pub(super) fn header_mismatch(
     tools: &HashMap<String, Vec<HeaderParam>>,
-    params: &RawValue,
+    params: Json<'_>,
     headers: &[(String, String)],
 ) -> Option<String> {
     #[derive(Deserialize)]
@@ -274,30 +274,30 @@ pub(super) fn header_mismatch(
 mod tests {
     use super::*;
 
-    fn raw(text: &str) -> Box<RawValue> {
-        RawValue::from_string(text.to_string()).unwrap()
+    fn raw(text: &str) -> Json<'_> {
+        Json::of(text).unwrap()
     }
 
     #[test]
     fn a_server_with_sessions_sees_nothing_of_the_other_era() {
         let params = r#"{"name":"t","arguments":{"x":1.0e2},"requestState":"s","inputResponses":{},"_meta":
             {"io.modelcontextprotocol/protocolVersion":"2026-07-28","progressToken":"mine","own":{"a":1}}}"#;
-        let (translated, token) = without_era(&raw(params), 7);
+        let (translated, token) = without_era(raw(params), 7);
         let expected = r#"{"arguments":{"x":1.0e2},"name":"t","_meta":{"own":{"a":1},"progressToken":7}}"#;
         assert_eq!((translated.as_str(), token.unwrap().get()), (expected, r#""mine""#));
-        assert_eq!(without_era(&raw(r#"{"_meta":{"io.modelcontextprotocol/x":1}}"#), 7).0, "{}");
-        assert_eq!(without_era(&raw("[1]"), 7).0, "[1]");
+        assert_eq!(without_era(raw(r#"{"_meta":{"io.modelcontextprotocol/x":1}}"#), 7).0, "{}");
+        assert_eq!(without_era(raw("[1]"), 7).0, "[1]");
     }
 
     #[test]
     fn a_server_without_sessions_is_told_what_its_era_wants_and_its_results_lose_it() {
-        let abilities = Abilities::of(&raw(r#"{"elicitation":{}}"#));
+        let abilities = Abilities::of(raw(r#"{"elicitation":{}}"#));
         let newer = Newer { abilities: &abilities, level: Level::of("info") };
         let params =
             r#"{"name":"t","requestState":"theirs","arguments":{"x":1.0e2},"_meta":{"progressToken":"mine","own":1}}"#;
-        let answers = [("a".to_string(), Some(raw(r#"{"action":"accept"}"#)))].into();
-        let state = Some(raw(r#""s""#));
-        let again = Again { method: "tools/call".into(), params: Some(raw(params)), rounds: 1, state, answers };
+        let answers = [("a".to_string(), Some(raw(r#"{"action":"accept"}"#).kept()))].into();
+        let state = Some(raw(r#""s""#).kept());
+        let again = Again { method: "tools/call".into(), params: Some(raw(params).kept()), rounds: 1, state, answers };
         let (translated, token) = with_era(&again, &newer, 7);
         assert_eq!(token.unwrap().get(), r#""mine""#);
         let seen: serde_json::Value = serde_json::from_str(&translated).unwrap();
@@ -310,13 +310,13 @@ mod tests {
 
         let result =
             raw(r#"{"tools" : [ 1.0 ],"resultType":"complete","ttlMs":1,"cacheScope":"private","a":{"ttlMs":2}}"#);
-        assert_eq!(older_result(&result), br#"{"tools":[ 1.0 ],"a":{"ttlMs":2}}"#);
-        assert_eq!(older_result(&raw("7")), b"7");
+        assert_eq!(older_result(result), br#"{"tools":[ 1.0 ],"a":{"ttlMs":2}}"#);
+        assert_eq!(older_result(raw("7")), b"7");
     }
 
     #[test]
     fn a_header_that_a_tool_names_must_be_what_the_body_says() {
-        let tools = header_params(&raw(
+        let tools = header_params(raw(
             r#"{"tools":[{"name":"t","inputSchema":{"properties":{"r":{"type":"string","x-mcp-header":"Region"},"q":{}}}},{"name":"u"}]}"#,
         ));
         for (arguments, headers, fits) in [
@@ -329,12 +329,12 @@ mod tests {
             (r#"{"r":"Hello"}"#, &[("region", "=?base64?SGVsbG8?=")], false),
             (r#"{"r":7}"#, &[("region", "7")], true),
         ] {
-            let params = raw(&format!(r#"{{"name":"t","arguments":{arguments}}}"#));
+            let params = format!(r#"{{"name":"t","arguments":{arguments}}}"#);
             let given: Vec<_> = headers.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
-            let verdict = header_mismatch(&tools, &params, &given);
+            let verdict = header_mismatch(&tools, raw(&params), &given);
             assert_eq!(verdict.is_none(), fits, "{arguments} {headers:?}: {verdict:?}");
         }
         let twice = raw(r#"{"name":"t","arguments":{"r":"eu"},"arguments":{"r":"us"}}"#);
-        assert!(header_mismatch(&tools, &twice, &[("region".into(), "eu".into())]).is_some());
+        assert!(header_mismatch(&tools, twice, &[("region".into(), "eu".into())]).is_some());
     }
 }

@@ -16,9 +16,9 @@ use crate::core::wording::{
 };
 use crate::ids::{CallId, ConnId, ServerId, VoiceId};
 use crate::limits::{LISTENERS_MAX, QUEUED_BYTES_MAX, STREAM_AFTER, SUBSCRIBED_BYTES_MAX};
+use crate::wire::json::{Json, JsonBuf};
 use crate::wire::jsonrpc;
 use serde_json::json;
-use serde_json::value::RawValue;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -49,9 +49,9 @@ pub struct Held {
 #[derive(Clone)]
 pub(super) struct OwnedRequest {
     pub owner: Arc<str>,
-    pub id: Box<RawValue>,
+    pub id: JsonBuf,
     method: String,
-    pub params: Box<RawValue>,
+    pub params: JsonBuf,
     abilities: Abilities,
     level: Option<Level>,
     param_headers: Vec<(String, String)>,
@@ -85,9 +85,9 @@ impl Core {
         }
         let request = OwnedRequest {
             owner: Arc::clone(&who.name),
-            id: request.id.to_owned(),
+            id: request.id.kept(),
             method: request.method.to_string(),
-            params: request.params.to_owned(),
+            params: request.params.kept(),
             abilities: Abilities::of(request.capabilities),
             level: request.log_level.as_deref().and_then(Level::of),
             param_headers: request.param_headers.clone(),
@@ -95,7 +95,13 @@ impl Core {
         match target {
             Some(server) => self.serve_stateless(server, voice, request),
             None => {
-                let found = self.aggregate_stateless(voice, who, &request.id, &request.method, &request.params);
+                let found = self.aggregate_stateless(
+                    voice,
+                    who,
+                    request.id.as_json(),
+                    &request.method,
+                    request.params.as_json(),
+                );
                 if let Some((server, params)) = found {
                     self.serve_stateless(server, voice, OwnedRequest { params, ..request });
                 }
@@ -104,7 +110,7 @@ impl Core {
     }
 
     fn serve_stateless(&mut self, server: ServerId, voice: VoiceId, request: OwnedRequest) {
-        if let Some(state) = resumed_state(&request.params) {
+        if let Some(state) = resumed_state(request.params.as_json()) {
             return self.resume_call(server, voice, &request, &state);
         }
         match self.servers[&server].support {
@@ -168,7 +174,7 @@ impl Core {
         }
         let mut token = None;
         let sent = self.submit(server, None, Caller::Mcp, |call| {
-            let (params, own) = minted_token(Some(&request.params), call);
+            let (params, own) = minted_token(Some(request.params.as_json()), call);
             token = own;
             jsonrpc::forwarded(call, &request.method, params.as_deref())
         });
@@ -180,7 +186,7 @@ impl Core {
         if request.method != "tools/call" {
             return true;
         }
-        match header_mismatch(&self.servers[&server].header_params, &request.params, &request.param_headers) {
+        match header_mismatch(&self.servers[&server].header_params, request.params.as_json(), &request.param_headers) {
             None => true,
             Some(message) => {
                 let message = rpc_error(request.id.get(), HEADER_MISMATCH, &message);
@@ -196,7 +202,7 @@ impl Core {
         voice: VoiceId,
         request: &OwnedRequest,
         sent: Result<(CallId, u64), Fault>,
-        token: Option<Box<RawValue>>,
+        token: Option<JsonBuf>,
         era: Era,
     ) {
         let (call, timeout_ms) = match sent {
@@ -247,7 +253,7 @@ impl Core {
         }
         let mut token = None;
         let sent = self.submit(server, None, Caller::Mcp, |call| {
-            let (params, own) = without_era(&request.params, call);
+            let (params, own) = without_era(request.params.as_json(), call);
             token = own;
             jsonrpc::forwarded(call, &request.method, Some(&params))
         });
@@ -258,7 +264,7 @@ impl Core {
     }
 
     /// The result as a client of the newer version expects it.
-    pub(super) fn stateless_result(&self, errand: &Errand, call: CallId, result: &RawValue) -> Vec<u8> {
+    pub(super) fn stateless_result(&self, errand: &Errand, call: CallId, result: Json<'_>) -> Vec<u8> {
         let text = result.get();
         if errand.era == Era::Stateless || !text.starts_with('{') {
             return text.as_bytes().to_vec();
@@ -316,7 +322,7 @@ impl Core {
             server: target,
             owner: Arc::clone(&who.name),
             sees: Arc::clone(&who.servers),
-            id: request.id.to_owned(),
+            id: request.id.kept(),
             tools: filter.tools,
             prompts: filter.prompts,
             resources: filter.resources,

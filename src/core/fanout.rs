@@ -11,10 +11,10 @@ use crate::core::server::Kin;
 use crate::core::sessions::{Level, Listening};
 use crate::core::{Core, Timer};
 use crate::ids::{CallId, InstanceId, ServerId, SessionId, VoiceId};
+use crate::wire::json::Json;
 use crate::wire::jsonrpc;
 use serde::Deserialize;
 use serde_json::json;
-use serde_json::value::RawValue;
 
 /// Calls that are known to be one client's.
 #[derive(PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub(super) enum Busy {
 }
 
 impl Core {
-    pub(super) fn notified(&mut self, id: ServerId, instance: InstanceId, method: &str, params: Option<&RawValue>) {
+    pub(super) fn notified(&mut self, id: ServerId, instance: InstanceId, method: &str, params: Option<Json<'_>>) {
         match method {
             "notifications/progress" => self.progressed(id, instance, params),
             "notifications/message" => self.logged(id, params),
@@ -51,18 +51,18 @@ impl Core {
             _ => {
                 if let Busy::With(call) = self.busy_with(id) {
                     let voice = self.errands[&call].voice;
-                    self.emit(voice, jsonrpc::message(method, params.map(RawValue::get)));
+                    self.emit(voice, jsonrpc::message(method, params.map(Json::get)));
                 }
             }
         }
     }
 
     /// Our token is the call's id; the client gets its own back.
-    fn progressed(&mut self, id: ServerId, instance: InstanceId, params: Option<&RawValue>) {
+    fn progressed(&mut self, id: ServerId, instance: InstanceId, params: Option<Json<'_>>) {
         #[derive(Deserialize)]
         struct Wire<'a> {
             #[serde(rename = "progressToken", borrow)]
-            token: &'a RawValue,
+            token: Json<'a>,
         }
         let Some(raw) = params else { return };
         let Ok(wire) = serde_json::from_str::<Wire<'_>>(raw.get()) else { return };
@@ -87,14 +87,14 @@ impl Core {
         }
     }
 
-    fn logged(&mut self, id: ServerId, params: Option<&RawValue>) {
+    fn logged(&mut self, id: ServerId, params: Option<Json<'_>>) {
         #[derive(Deserialize)]
         struct Wire {
             level: String,
         }
         let level = params.and_then(|raw| serde_json::from_str::<Wire>(raw.get()).ok());
         let Some(level) = level.and_then(|wire| Level::of(&wire.level)) else { return };
-        let message = || jsonrpc::message("notifications/message", params.map(RawValue::get));
+        let message = || jsonrpc::message("notifications/message", params.map(Json::get));
         match self.busy_with(id) {
             Busy::With(call) => {
                 let errand = &self.errands[&call];
@@ -208,7 +208,7 @@ impl Core {
 
     // --- resources --------------------------------------------------------------------------------------------------
 
-    fn resource_updated(&mut self, id: ServerId, params: Option<&RawValue>) {
+    fn resource_updated(&mut self, id: ServerId, params: Option<Json<'_>>) {
         #[derive(Deserialize)]
         struct Wire {
             uri: String,
@@ -236,11 +236,11 @@ impl Core {
         }
     }
 
-    fn question_cancelled(&mut self, instance: InstanceId, params: Option<&RawValue>) {
+    fn question_cancelled(&mut self, instance: InstanceId, params: Option<Json<'_>>) {
         #[derive(Deserialize)]
         struct Wire<'a> {
             #[serde(rename = "requestId", borrow)]
-            request_id: &'a RawValue,
+            request_id: Json<'a>,
         }
         let Some(wire) = params.and_then(|raw| serde_json::from_str::<Wire<'_>>(raw.get()).ok()) else { return };
         let meant = |q: &crate::core::sessions::Question| {

@@ -7,11 +7,11 @@ use crate::core::aggregate::resource_uris;
 use crate::core::calls::Caller;
 use crate::ids::{InstanceId, ServerId};
 use crate::limits::{LIST_PAGES_MAX, TOOL_LIST_MAX, TOOL_LIST_TIMEOUT};
+use crate::wire::json::Json;
 use crate::wire::jsonrpc::{self, Reply};
 use memchr::memmem;
 use serde::Deserialize;
 use serde_json::json;
-use serde_json::value::RawValue;
 use std::collections::HashMap;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,7 +141,7 @@ impl Core {
             log::warn!("server={} {} is too long to keep", server.definition.name, list.method());
             return self.list_ended(id, list);
         }
-        if let Some(cursor) = next_cursor(raw).filter(|_| cached.pages.len() + 1 < LIST_PAGES_MAX) {
+        if let Some(cursor) = next_cursor(*raw).filter(|_| cached.pages.len() + 1 < LIST_PAGES_MAX) {
             cached.pages.push(raw.get().as_bytes().to_vec());
             return self.ask_page(id, list, Some(&cursor));
         }
@@ -160,7 +160,7 @@ impl Core {
                 server.resource_uris = uris;
             }
             if list == Listing::Tools {
-                server.header_params = crate::core::era_params::header_params(raw);
+                server.header_params = crate::core::era_params::header_params(*raw);
             }
         }
         self.list_ended(id, list);
@@ -184,11 +184,11 @@ impl Core {
 }
 
 /// As JSON text.
-fn next_cursor(result: &RawValue) -> Option<String> {
+fn next_cursor(result: Json<'_>) -> Option<String> {
     #[derive(Deserialize)]
     struct Wire<'a> {
         #[serde(rename = "nextCursor", borrow)]
-        cursor: Option<&'a RawValue>,
+        cursor: Option<Json<'a>>,
     }
     memmem::find(result.get().as_bytes(), b"nextCursor")?;
     let wire: Wire<'_> = serde_json::from_str(result.get()).ok()?;
@@ -201,8 +201,8 @@ fn joined(list: Listing, pages: &[Vec<u8>]) -> Vec<u8> {
 }
 
 /// The items of a list, as the server wrote them.
-pub(super) fn items(list: Listing, text: &[u8]) -> Vec<&RawValue> {
-    let members: Option<HashMap<String, &RawValue>> = serde_json::from_slice(text).ok();
+pub(super) fn items(list: Listing, text: &[u8]) -> Vec<Json<'_>> {
+    let members: Option<HashMap<String, Json<'_>>> = serde_json::from_slice(text).ok();
     let items = members.and_then(|members| members.get(list.keys().0).copied());
     items.and_then(|items| serde_json::from_str(items.get()).ok()).unwrap_or_default()
 }

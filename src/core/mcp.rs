@@ -17,9 +17,9 @@ use crate::core::wording::{
 use crate::core::{Core, Timer};
 use crate::ids::{CallId, ConnId, ServerId, SessionId, VoiceId};
 use crate::limits::{KEEP_ALIVE, QUEUED_BYTES_MAX, SESSION_CALLS_MAX, STREAM_AFTER};
+use crate::wire::json::Json;
 use crate::wire::jsonrpc::{self, Message, Reply};
 use serde::Deserialize;
-use serde_json::value::RawValue;
 use std::sync::Arc;
 
 impl Core {
@@ -37,7 +37,7 @@ impl Core {
         match ask {
             McpAsk::Post { session: None, takes, messages, .. } => match messages.first() {
                 Some(Message::Request { id, method, params }) if method == "initialize" && messages.len() == 1 => {
-                    self.initialize(conn, who, target, id, *params, takes);
+                    self.initialize(conn, who, target, *id, *params, takes);
                 }
                 Some(_) | None => {
                     let message = "Mcp-Session-Id: is missing; send the one that the answer to initialize brought";
@@ -115,9 +115,9 @@ impl Core {
         &mut self,
         voice: VoiceId,
         session: SessionId,
-        id: &RawValue,
+        id: Json<'_>,
         method: &str,
-        params: Option<&RawValue>,
+        params: Option<Json<'_>>,
     ) {
         let Some(server) = self.sessions.get(session).map(|session| session.server) else { return };
         match (method, server) {
@@ -142,9 +142,9 @@ impl Core {
         voice: VoiceId,
         session_id: SessionId,
         server: ServerId,
-        id: &RawValue,
+        id: Json<'_>,
         method: &str,
-        params: Option<&RawValue>,
+        params: Option<Json<'_>>,
         kind: ErrandKind,
     ) {
         let Some(session) = self.sessions.get(session_id) else { return };
@@ -178,7 +178,7 @@ impl Core {
                     server,
                     voice,
                     session: Some(session_id),
-                    id: id.to_owned(),
+                    id: id.kept(),
                     token,
                     kind,
                     abilities,
@@ -209,7 +209,7 @@ impl Core {
                     // The newer era has none that a client sends but for a cancellation.
                     let server = server.filter(|server| server.dialect == Dialect::Sessions);
                     if let Some(instance) = server.and_then(|server| server.life.ready_instance()) {
-                        let bytes = jsonrpc::forwarded_notification(&method, params.map(RawValue::get));
+                        let bytes = jsonrpc::forwarded_notification(&method, params.map(Json::get));
                         self.outputs.push_back(Output::Write { instance, bytes });
                     }
                 }
@@ -219,11 +219,11 @@ impl Core {
     }
 
     /// Only a request of the same session can be meant, whatever id others use.
-    fn cancelled_by_client(&mut self, session: SessionId, params: Option<&RawValue>) {
+    fn cancelled_by_client(&mut self, session: SessionId, params: Option<Json<'_>>) {
         #[derive(Deserialize)]
         struct Wire<'a> {
             #[serde(rename = "requestId", borrow)]
-            request_id: &'a RawValue,
+            request_id: Json<'a>,
         }
         let Some(wire) = params.and_then(|raw| serde_json::from_str::<Wire<'_>>(raw.get()).ok()) else { return };
         let Some(session) = self.sessions.get(session) else { return };
@@ -286,7 +286,7 @@ impl Core {
     pub(super) fn errand_replied(&mut self, call: CallId, reply: &Reply<'_>) {
         let mut errand = self.take_errand(call);
         if let (Some(Errand { era: Era::SessionOverStateless, .. }), Reply::Result(raw)) = (&errand, reply)
-            && self.asks_for_input(call, &mut errand, raw)
+            && self.asks_for_input(call, &mut errand, *raw)
         {
             return;
         }
@@ -296,10 +296,10 @@ impl Core {
                 self.settle_subscription(&errand);
                 (200, Body::Result(raw.get().into()))
             }
-            (Era::SessionOverStateless, Reply::Result(raw)) => (200, Body::Result(older_result(raw))),
+            (Era::SessionOverStateless, Reply::Result(raw)) => (200, Body::Result(older_result(*raw))),
             (Era::Same | Era::SessionOverStateless, Reply::Error { raw, .. }) => (200, Body::Error(raw.get().into())),
             (Era::Stateless | Era::StatelessOverSessions, Reply::Result(raw)) => {
-                (200, Body::Result(self.stateless_result(&errand, call, raw)))
+                (200, Body::Result(self.stateless_result(&errand, call, *raw)))
             }
             (Era::Stateless | Era::StatelessOverSessions, Reply::Error { code, raw }) => {
                 let (code, raw) = stateless_error(&errand, *code, raw.get());
@@ -363,15 +363,15 @@ impl Core {
     }
 
     /// A refusal of the transport's, before any session or call is touched.
-    pub(super) fn refuse_message(&mut self, conn: ConnId, id: Option<&RawValue>, fault: &Fault) {
-        let body = fault_message(id.map_or("null", RawValue::get), fault);
+    pub(super) fn refuse_message(&mut self, conn: ConnId, id: Option<Json<'_>>, fault: &Fault) {
+        let body = fault_message(id.map_or("null", Json::get), fault);
         self.message(conn, fault.code.status(), None, body);
     }
 }
 
-fn first_id<'a>(messages: &[Message<'a>]) -> Option<&'a RawValue> {
+fn first_id<'a>(messages: &[Message<'a>]) -> Option<Json<'a>> {
     match messages.first() {
-        Some(Message::Request { id, .. }) => Some(id),
+        Some(Message::Request { id, .. }) => Some(*id),
         Some(Message::Notification { .. } | Message::Reply { .. } | Message::Stray) | None => None,
     }
 }

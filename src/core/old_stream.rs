@@ -10,8 +10,8 @@ use crate::core::wording::{INVALID_PARAMS, rpc_error};
 use crate::core::{Core, Timer};
 use crate::ids::{ConnId, ServerId, SessionId};
 use crate::limits::KEEP_ALIVE;
+use crate::wire::json::Json;
 use crate::wire::jsonrpc::{self, Message};
-use serde_json::value::RawValue;
 
 impl Core {
     pub(super) fn open_old_stream(&mut self, conn: ConnId, who: &Principal, target: Option<ServerId>, post_to: &str) {
@@ -42,7 +42,7 @@ impl Core {
     }
 
     /// The session is there already; what the client declares is noted in it.
-    fn old_hello(&mut self, session: SessionId, id: &RawValue, params: Option<&RawValue>) {
+    fn old_hello(&mut self, session: SessionId, id: Json<'_>, params: Option<Json<'_>>) {
         let Some(server) = self.sessions.get(session).map(|session| session.endpoint) else { return };
         let face = match server {
             Some(server) => self.servers.get(&server).and_then(|server| server.face.clone()),

@@ -8,17 +8,17 @@ use crate::core::sessions::{Era, Question};
 use crate::core::wording::METHOD_NOT_FOUND;
 use crate::ids::{CallId, InstanceId, ServerId, SessionId};
 use crate::limits::{QUESTION_BYTES_MAX, QUESTIONS_MAX, URI_MAX};
+use crate::wire::json::Json;
 use crate::wire::jsonrpc::{self, Reply};
-use serde_json::value::RawValue;
 
 impl Core {
     pub(super) fn asked_by_server(
         &mut self,
         server: ServerId,
         instance: InstanceId,
-        id: &RawValue,
+        id: Json<'_>,
         method: &str,
-        params: Option<&RawValue>,
+        params: Option<Json<'_>>,
     ) {
         if method == "ping" {
             return self.write(instance, jsonrpc::result_reply(id, "{}"));
@@ -32,9 +32,9 @@ impl Core {
         &mut self,
         server: ServerId,
         instance: InstanceId,
-        id: &RawValue,
+        id: Json<'_>,
         method: &str,
-        params: Option<&RawValue>,
+        params: Option<Json<'_>>,
     ) -> Result<(), String> {
         let call = match self.busy_with(server) {
             Busy::With(call) => call,
@@ -63,10 +63,10 @@ impl Core {
         let question = Question {
             server,
             instance,
-            id: id.to_owned(),
+            id: id.kept(),
             input: None,
             method: method.to_string(),
-            params: kept.map(RawValue::to_owned),
+            params: kept.map(Json::kept),
             call: Some(call),
             session,
         };
@@ -77,7 +77,7 @@ impl Core {
             }
             Era::Stateless => return Err("a server without sessions asks by its result".to_string()),
             Era::Same | Era::SessionOverStateless => {
-                let message = || jsonrpc::question(number, method, params.map(RawValue::get));
+                let message = || jsonrpc::question(number, method, params.map(Json::get));
                 if !self.emit(voice, message()) {
                     let hears = session.filter(|id| self.sessions.get(*id).is_some_and(|s| s.ears.is_some()));
                     let session = hears.ok_or("the client takes no stream on which it could be asked")?;
@@ -104,9 +104,9 @@ impl Core {
             return self.input_given(round, key, reply);
         }
         let bytes = match reply {
-            Reply::Result(raw) => jsonrpc::forwarded_reply(&question.id, "result", raw),
-            Reply::Error { raw, .. } => jsonrpc::forwarded_reply(&question.id, "error", raw),
-            Reply::Neither => jsonrpc::error_reply(&question.id, -32603, "the client's answer makes no sense"),
+            Reply::Result(raw) => jsonrpc::forwarded_reply(question.id.as_json(), "result", *raw),
+            Reply::Error { raw, .. } => jsonrpc::forwarded_reply(question.id.as_json(), "error", *raw),
+            Reply::Neither => jsonrpc::error_reply(question.id.as_json(), -32603, "the client's answer makes no sense"),
         };
         self.write(question.instance, bytes);
         if let Some(call) = question.call
@@ -133,7 +133,8 @@ impl Core {
             let question = self.questions.remove(&number).expect("just listed");
             let alive = self.servers.get(&question.server).and_then(|server| server.life.ready_instance());
             if alive == Some(question.instance) && question.input.is_none() {
-                let bytes = jsonrpc::error_reply(&question.id, -32603, "the call that this was asked for is over");
+                let bytes =
+                    jsonrpc::error_reply(question.id.as_json(), -32603, "the call that this was asked for is over");
                 self.write(question.instance, bytes);
             }
         }

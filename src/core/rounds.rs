@@ -11,9 +11,9 @@ use crate::core::wording::{Settled, rpc_error};
 use crate::core::{Core, Timer};
 use crate::ids::{CallId, ServerId};
 use crate::limits::{INPUT_ROUNDS_MAX, QUESTION_TIMEOUT, QUESTIONS_MAX, QUEUED_BYTES_MAX, URI_MAX};
+use crate::wire::json::{Json, JsonBuf};
 use crate::wire::jsonrpc::{self, Reply};
 use serde::Deserialize;
-use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 
 /// The server cannot go on without what it asked for.
@@ -27,7 +27,7 @@ impl Core {
         server: ServerId,
         newer: &Newer<'_>,
         again: &Again,
-    ) -> Result<(CallId, u64, Option<Box<RawValue>>), Fault> {
+    ) -> Result<(CallId, u64, Option<JsonBuf>), Fault> {
         let mut token = None;
         let sent = self.submit(server, None, Caller::Mcp, |call| {
             let (params, own) = with_era(again, newer, call);
@@ -38,7 +38,7 @@ impl Core {
     }
 
     /// What the server needs to know becomes questions to the client; false: this is its answer.
-    pub(super) fn asks_for_input(&mut self, call: CallId, errand: &mut Option<Errand>, result: &RawValue) -> bool {
+    pub(super) fn asks_for_input(&mut self, call: CallId, errand: &mut Option<Errand>, result: Json<'_>) -> bool {
         let Some(wanted) = Wanted::of(result) else { return false };
         let mut errand = errand.take().expect("whose result it is");
         let round = self.calls.mint();
@@ -59,7 +59,7 @@ impl Core {
     fn begin_round(&mut self, round: CallId, errand: &mut Errand, wanted: &Wanted<'_>) -> Result<(), String> {
         let again = errand.again.as_mut().expect("of a client with a session");
         again.rounds += 1;
-        again.state = wanted.state.map(RawValue::to_owned);
+        again.state = wanted.state.map(Json::kept);
         again.answers = wanted.requests.keys().map(|key| (key.clone(), None)).collect();
         if again.rounds > INPUT_ROUNDS_MAX || wanted.requests.len() > QUESTIONS_MAX {
             return Err("the server asks for input without end".to_string());
@@ -84,7 +84,7 @@ impl Core {
         let instance = instance.ok_or("the server has gone away meanwhile")?;
         for (key, Request { method, params }) in asked {
             let number = self.calls.mint().0;
-            let message = || jsonrpc::question(number, &method, params.map(RawValue::get));
+            let message = || jsonrpc::question(number, &method, params.map(Json::get));
             if !self.emit(errand.voice, message()) {
                 let hears = session.filter(|id| self.sessions.get(*id).is_some_and(|s| s.ears.is_some()));
                 let session = hears.ok_or("the client takes no stream on which it could be asked")?;
@@ -93,7 +93,7 @@ impl Core {
             let question = Question {
                 server,
                 instance,
-                id: RawValue::NULL.to_owned(),
+                id: Json::NULL.kept(),
                 input: Some(key.clone()),
                 params: None,
                 method,
@@ -111,7 +111,7 @@ impl Core {
         match reply {
             Reply::Result(raw) if self.again_bytes + raw.get().len() <= QUEUED_BYTES_MAX => {
                 self.again_bytes += raw.get().len();
-                again.answers.insert(key.to_string(), Some((*raw).to_owned()));
+                again.answers.insert(key.to_string(), Some((*raw).kept()));
                 if again.answers.values().all(Option::is_some) {
                     self.next_round(round);
                 }
@@ -178,25 +178,25 @@ impl Core {
 struct Request<'a> {
     method: String,
     #[serde(borrow)]
-    params: Option<&'a RawValue>,
+    params: Option<Json<'a>>,
 }
 
 /// Of a result that asks for input.
 struct Wanted<'a> {
-    requests: BTreeMap<String, &'a RawValue>,
-    state: Option<&'a RawValue>,
+    requests: BTreeMap<String, Json<'a>>,
+    state: Option<Json<'a>>,
 }
 
 impl Wanted<'_> {
-    fn of(result: &RawValue) -> Option<Wanted<'_>> {
+    fn of(result: Json<'_>) -> Option<Wanted<'_>> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Wire<'a> {
             result_type: Option<String>,
             #[serde(borrow)]
-            input_requests: Option<BTreeMap<String, &'a RawValue>>,
+            input_requests: Option<BTreeMap<String, Json<'a>>>,
             #[serde(borrow)]
-            request_state: Option<&'a RawValue>,
+            request_state: Option<Json<'a>>,
         }
         memchr::memmem::find(result.get().as_bytes(), b"input_required")?;
         let wire: Wire<'_> = serde_json::from_str(result.get()).ok()?;

@@ -5,8 +5,8 @@
 use crate::api::fault::{Fault, Outcome};
 use crate::core::event_log::EventLog;
 use crate::ids::{CallId, ConnId, IdMap, InstanceId, ServerId, SessionId, VoiceId};
+use crate::wire::json::{Json, JsonBuf};
 use serde::Deserialize;
-use serde_json::value::RawValue;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -63,28 +63,28 @@ pub struct Abilities {
 
 impl Abilities {
     /// From a `capabilities` object; what cannot be read is not declared.
-    pub fn of(capabilities: &RawValue) -> Abilities {
+    pub fn of(capabilities: Json<'_>) -> Abilities {
         #[derive(Deserialize, Default)]
         #[serde(default)]
         struct Wire<'a> {
             #[serde(borrow)]
-            sampling: Option<&'a RawValue>,
+            sampling: Option<Json<'a>>,
             #[serde(borrow)]
-            elicitation: Option<&'a RawValue>,
+            elicitation: Option<Json<'a>>,
             #[serde(borrow)]
-            roots: Option<&'a RawValue>,
+            roots: Option<Json<'a>>,
         }
         #[derive(Deserialize, Default)]
         #[serde(default)]
         struct Parts<'a> {
             #[serde(borrow)]
-            tools: Option<&'a RawValue>,
+            tools: Option<Json<'a>>,
             #[serde(borrow)]
-            url: Option<&'a RawValue>,
+            url: Option<Json<'a>>,
         }
-        let object = |raw: &Option<&RawValue>| raw.is_some_and(|raw| raw.get().starts_with('{'));
+        let object = |raw: &Option<Json<'_>>| raw.is_some_and(|raw| raw.get().starts_with('{'));
         let wire: Wire<'_> = serde_json::from_str(capabilities.get()).unwrap_or_default();
-        let parts = |raw: Option<&RawValue>| -> (bool, bool) {
+        let parts = |raw: Option<Json<'_>>| -> (bool, bool) {
             let parts: Parts<'_> = raw.and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default();
             (parts.tools.is_some(), parts.url.is_some())
         };
@@ -114,13 +114,13 @@ impl Abilities {
     }
 
     /// May this client be asked that? `params` decide where a method has two forms.
-    pub fn cover(&self, method: &str, params: Option<&RawValue>) -> bool {
+    pub fn cover(&self, method: &str, params: Option<Json<'_>>) -> bool {
         #[derive(Deserialize, Default)]
         #[serde(default)]
         struct Form<'a> {
             mode: Option<String>,
             #[serde(borrow)]
-            tools: Option<&'a RawValue>,
+            tools: Option<Json<'a>>,
         }
         let form = || -> Form<'_> { params.and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default() };
         match method {
@@ -208,7 +208,7 @@ pub struct Listening {
     pub owner: Arc<str>,
     pub sees: Arc<[String]>,
     /// The client's request id, which names the subscription.
-    pub id: Box<RawValue>,
+    pub id: JsonBuf,
     pub tools: bool,
     pub prompts: bool,
     pub resources: bool,
@@ -222,8 +222,8 @@ pub struct Errand {
     pub voice: VoiceId,
     pub session: Option<SessionId>,
     /// The client's own id and progress token, as it wrote them.
-    pub id: Box<RawValue>,
-    pub token: Option<Box<RawValue>>,
+    pub id: JsonBuf,
+    pub token: Option<JsonBuf>,
     pub kind: ErrandKind,
     pub abilities: Abilities,
     /// Log messages it wants, where no session says so.
@@ -250,11 +250,11 @@ impl Errand {
 #[derive(Debug)]
 pub struct Again {
     pub method: String,
-    pub params: Option<Box<RawValue>>,
+    pub params: Option<JsonBuf>,
     pub rounds: u32,
     /// The server's own state, as it wrote it.
-    pub state: Option<Box<RawValue>>,
-    pub answers: BTreeMap<String, Option<Box<RawValue>>>,
+    pub state: Option<JsonBuf>,
+    pub answers: BTreeMap<String, Option<JsonBuf>>,
 }
 
 impl Again {
@@ -266,8 +266,8 @@ impl Again {
         keys + answers + kept
     }
 
-    pub fn first(method: &str, params: Option<&RawValue>) -> Again {
-        let params = params.map(RawValue::to_owned);
+    pub fn first(method: &str, params: Option<Json<'_>>) -> Again {
+        let params = params.map(Json::kept);
         Again { method: method.to_string(), params, rounds: 0, state: None, answers: BTreeMap::new() }
     }
 }
@@ -300,11 +300,11 @@ pub struct Question {
     pub server: ServerId,
     pub instance: InstanceId,
     /// The server's own id for it.
-    pub id: Box<RawValue>,
+    pub id: JsonBuf,
     /// It was no request but a result that asks for input under this key: the answer goes out with the next round.
     pub input: Option<String>,
     pub method: String,
-    pub params: Option<Box<RawValue>>,
+    pub params: Option<JsonBuf>,
     pub call: Option<CallId>,
     pub session: Option<SessionId>,
 }
@@ -380,8 +380,8 @@ impl Sessions {
 mod tests {
     use super::*;
 
-    fn raw(text: &str) -> Box<RawValue> {
-        RawValue::from_string(text.to_string()).unwrap()
+    fn raw(text: &str) -> Json<'_> {
+        Json::of(text).unwrap()
     }
 
     #[test]
@@ -400,9 +400,9 @@ mod tests {
             (r#"{"anything":{}}"#, "anything/else", "{}", false),
             ("[]", "roots/list", "{}", false),
         ] {
-            let abilities = Abilities::of(&raw(capabilities));
-            assert_eq!(Abilities::of(&raw(&abilities.declared())), abilities, "{capabilities}");
-            assert_eq!(abilities.cover(method, Some(&raw(params))), expected, "{capabilities} {method} {params}");
+            let abilities = Abilities::of(raw(capabilities));
+            assert_eq!(Abilities::of(raw(&abilities.declared())), abilities, "{capabilities}");
+            assert_eq!(abilities.cover(method, Some(raw(params))), expected, "{capabilities} {method} {params}");
         }
     }
 

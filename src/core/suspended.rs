@@ -136,8 +136,8 @@ impl Core {
         self.postpone(call, timeout_ms);
         let mut unanswered = false;
         for number in self.questions_of(call) {
-            match given_response(&request.params, &format!("q{number}")) {
-                Some(response) => self.pass_answer(number, &Reply::Result(&response)),
+            match given_response(request.params.as_json(), &format!("q{number}")) {
+                Some(response) => self.pass_answer(number, &Reply::Result(response.as_json())),
                 None => unanswered = true,
             }
         }

@@ -9,13 +9,13 @@ use crate::core::sessions::{Era, ErrandKind, Level};
 use crate::core::wording::{INVALID_PARAMS, METHOD_NOT_FOUND, fault_message, rpc_error};
 use crate::ids::{ServerId, SessionId, VoiceId};
 use crate::limits::{SUBSCRIBED_BYTES_MAX, SUBSCRIPTIONS_MAX, TOOL_LIST_TIMEOUT, URI_MAX};
+use crate::wire::json::Json;
 use crate::wire::jsonrpc;
 use serde::Deserialize;
 use serde_json::json;
-use serde_json::value::RawValue;
 
 impl Core {
-    pub(super) fn set_level(&mut self, voice: VoiceId, session: SessionId, id: &RawValue, params: Option<&RawValue>) {
+    pub(super) fn set_level(&mut self, voice: VoiceId, session: SessionId, id: Json<'_>, params: Option<Json<'_>>) {
         #[derive(Deserialize)]
         struct Wire {
             level: String,
@@ -42,9 +42,9 @@ impl Core {
         voice: VoiceId,
         session_id: SessionId,
         server: ServerId,
-        id: &RawValue,
+        id: Json<'_>,
         method: &str,
-        params: Option<&RawValue>,
+        params: Option<Json<'_>>,
     ) {
         #[derive(Deserialize)]
         struct Wire {

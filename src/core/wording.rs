@@ -5,33 +5,38 @@ use crate::api::fault::{Code, Fault};
 use crate::core::era_params::unambiguous;
 use crate::core::server::Face;
 use crate::core::sessions::{Era, Errand, ErrandKind, Version};
+use crate::wire::json::{Json, JsonBuf};
 use crate::wire::jsonrpc;
-use memchr::memmem;
+use memchr::{memchr, memmem};
 use serde::Deserialize;
 use serde_json::json;
-use serde_json::value::RawValue;
 use std::borrow::Cow;
+use std::sync::LazyLock;
+
+/// Made once: every call is searched for it.
+static PROGRESS_TOKEN: LazyLock<memmem::Finder<'static>> = LazyLock::new(|| memmem::Finder::new(b"progressToken"));
 
 pub(super) const INVALID_REQUEST: i64 = -32600;
 pub(super) const METHOD_NOT_FOUND: i64 = -32601;
 pub(super) const INVALID_PARAMS: i64 = -32602;
 
 /// The params with our own progress token in the place of the client's, if it gave one, and the client's.
-pub(super) fn minted_token(params: Option<&RawValue>, call: u64) -> (Option<Cow<'_, str>>, Option<Box<RawValue>>) {
+pub(super) fn minted_token(params: Option<Json<'_>>, call: u64) -> (Option<Cow<'_, str>>, Option<JsonBuf>) {
     #[derive(Deserialize)]
     struct Params<'a> {
         #[serde(rename = "_meta", borrow)]
-        meta: Option<&'a RawValue>,
+        meta: Option<Json<'a>>,
     }
     #[derive(Deserialize)]
     struct Meta<'a> {
         #[serde(rename = "progressToken", borrow)]
-        token: Option<&'a RawValue>,
+        token: Option<Json<'a>>,
     }
     let Some(raw) = params else { return (None, None) };
     let text = raw.get();
     // A key can be written in escapes, too.
-    if memmem::find(text.as_bytes(), b"progressToken").is_none() && memmem::find(text.as_bytes(), b"\\u").is_none() {
+    let escaped = || memchr(b'\\', text.as_bytes()).is_some() && memmem::find(text.as_bytes(), b"\\u").is_some();
+    if PROGRESS_TOKEN.find(text.as_bytes()).is_none() && !escaped() {
         return (Some(Cow::Borrowed(text)), None);
     }
     let found = serde_json::from_str::<Params<'_>>(text).and_then(|params| match params.meta {
@@ -42,7 +47,7 @@ pub(super) fn minted_token(params: Option<&RawValue>, call: u64) -> (Option<Cow<
         Ok(None) => (Some(Cow::Borrowed(text)), None),
         Ok(Some(token)) => {
             let params = jsonrpc::spliced(text, token.get(), &call.to_string());
-            (Some(Cow::Owned(params)), Some(token.to_owned()))
+            (Some(Cow::Owned(params)), Some(token.kept()))
         }
         // A member stands there twice, and nobody knows which of them the server will take: it gets one.
         Err(_) => {
@@ -170,8 +175,8 @@ impl Face {
 mod tests {
     use super::*;
 
-    fn raw(text: &str) -> Box<RawValue> {
-        RawValue::from_string(text.to_string()).unwrap()
+    fn raw(text: &str) -> Json<'_> {
+        Json::of(text).unwrap()
     }
 
     #[test]
@@ -188,12 +193,12 @@ mod tests {
             (r#"{"_meta":{},"_meta":{"progressToken":2},"a":1.0}"#, r#"{"a":1.0,"_meta":{"progressToken":7}}"#, "2"),
         ] {
             let params = raw(params);
-            let (written, own) = minted_token(Some(&params), 7);
+            let (written, own) = minted_token(Some(params), 7);
             assert_eq!((written.as_deref(), own.unwrap().get()), (Some(expected), token), "{params}");
         }
         for params in [r#"{"arguments":{"progressToken":1}}"#, r#"{"_meta":{},"b":"\u0041"}"#, r#"["progressToken"]"#] {
             let params = raw(params);
-            let (written, own) = minted_token(Some(&params), 7);
+            let (written, own) = minted_token(Some(params), 7);
             assert_eq!((written.as_deref(), own.is_none()), (Some(params.get()), true));
         }
     }

@@ -5,6 +5,10 @@
 use crate::api::fault::{Code, Fault};
 use crate::limits::HEADERS_MAX;
 use memchr::{memchr, memchr_iter, memmem};
+use std::sync::LazyLock;
+
+/// What a block ends with. Made once: every head is searched for it.
+static EMPTY_LINE: LazyLock<memmem::Finder<'static>> = LazyLock::new(|| memmem::Finder::new(b"\r\n\r\n"));
 
 /// Lines up to an empty one (the fields of a head, or trailers), as far as they have been seen.
 pub struct Block {
@@ -45,7 +49,7 @@ impl Block {
             return None;
         }
         let block = &raw[self.first..raw.len().min(max)];
-        let end = memmem::find(block, b"\r\n\r\n")? + 4;
+        let end = EMPTY_LINE.find(block)? + EMPTY_LINE.needle().len();
         let block = &block[..end];
         let irregular = block.iter().zip(&block[1..]).fold(is_control(block[0]), |found, (before, byte)| {
             // Without a branch, so that it becomes vector code.

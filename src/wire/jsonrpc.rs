@@ -2,9 +2,9 @@
 //! shape of messages; never looks into `params` or `result`, and passes their bytes on as they are.
 //! Whatever a server prints, `parse` and `reply_id_of_torn` give a verdict in linear time and never panic.
 
+use crate::wire::json::{self, Json};
 use memchr::{memchr2, memchr2_iter};
-use serde::{Deserialize, Deserializer};
-use serde_json::value::RawValue;
+use serde::Deserialize;
 use std::borrow::Cow;
 use std::io::Write;
 
@@ -17,13 +17,13 @@ pub enum Message<'a> {
         body: Reply<'a>,
     },
     Request {
-        id: &'a RawValue,
+        id: Json<'a>,
         method: Cow<'a, str>,
-        params: Option<&'a RawValue>,
+        params: Option<Json<'a>>,
     },
     Notification {
         method: Cow<'a, str>,
-        params: Option<&'a RawValue>,
+        params: Option<Json<'a>>,
     },
     /// A JSON object, but nobody's: without a method, and with an id that is not one of ours (or none).
     Stray,
@@ -31,44 +31,44 @@ pub enum Message<'a> {
 
 #[derive(Debug)]
 pub enum Reply<'a> {
-    Result(&'a RawValue),
+    Result(Json<'a>),
     Error {
         code: i64,
-        raw: &'a RawValue,
+        raw: Json<'a>,
     },
     /// No result and no error, or both of them, or an error that is no object with an integer `code`.
     Neither,
 }
 
-/// A message before it is known what it is. Keys may come in any order, unknown ones are skipped, and one of these
-/// keys twice makes the whole line invalid: nobody can say which of the two was meant.
-#[derive(Deserialize)]
+/// A message before it is known what it is.
+#[derive(Default)]
 struct Envelope<'a> {
-    #[serde(borrow, default, deserialize_with = "present")]
-    id: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    method: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    params: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    result: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    error: Option<&'a RawValue>,
+    id: Option<Json<'a>>,
+    method: Option<Json<'a>>,
+    params: Option<Json<'a>>,
+    result: Option<Json<'a>>,
+    error: Option<Json<'a>>,
 }
 
-/// `null` is a value here: `"result": null` is a result.
-fn present<'de, D: Deserializer<'de>>(from: D) -> Result<Option<&'de RawValue>, D::Error> {
-    <&RawValue>::deserialize(from).map(Some)
-}
-
-/// Nothing: not a JSON object in valid UTF-8, so it is noise.
+/// Nothing: not a JSON object in valid UTF-8, so it is noise. Keys may come in any order, unknown ones are skipped, and
+/// one of the known twice makes the whole line invalid: nobody can say which of the two was meant.
 pub fn parse(line: &[u8]) -> Option<Message<'_>> {
-    let text = std::str::from_utf8(line).ok()?;
-    // A derived struct would also be read from an array.
-    if !text.trim_ascii_start().starts_with('{') {
-        return None;
+    let mut message = Envelope::default();
+    for member in json::members(std::str::from_utf8(line).ok()?) {
+        let (key, value) = member.ok()?;
+        let place = match &*key {
+            "id" => &mut message.id,
+            "method" => &mut message.method,
+            "params" => &mut message.params,
+            "result" => &mut message.result,
+            "error" => &mut message.error,
+            _ => continue,
+        };
+        if place.replace(value).is_some() {
+            return None;
+        }
     }
-    Some(classify(serde_json::from_str(text).ok()?))
+    Some(classify(message))
 }
 
 fn classify(message: Envelope<'_>) -> Message<'_> {
@@ -77,11 +77,11 @@ fn classify(message: Envelope<'_>) -> Message<'_> {
         (Id::Ours(id, _), None) => Message::Reply { id, body: reply(&message) },
         // A server that copies the request into its answer means the answer.
         (Id::Ours(id, _), Some(_)) if answers => Message::Reply { id, body: reply(&message) },
-        (Id::Ours(_, id) | Id::Theirs(id), Some(method)) => match string(method) {
+        (Id::Ours(_, id) | Id::Theirs(id), Some(method)) => match method.text() {
             Some(method) => Message::Request { id, method, params: message.params },
             None => Message::Stray,
         },
-        (Id::Absent, Some(method)) => match string(method) {
+        (Id::Absent, Some(method)) => match method.text() {
             Some(method) => Message::Notification { method, params: message.params },
             None => Message::Stray,
         },
@@ -92,14 +92,14 @@ fn classify(message: Envelope<'_>) -> Message<'_> {
 enum Id<'a> {
     /// Also `null`: some libraries write that into every notification.
     Absent,
-    Ours(u64, &'a RawValue),
+    Ours(u64, Json<'a>),
     /// A string, or a number we would never write.
-    Theirs(&'a RawValue),
+    Theirs(Json<'a>),
     Invalid,
 }
 
 impl Id<'_> {
-    fn of(id: Option<&RawValue>) -> Id<'_> {
+    fn of(id: Option<Json<'_>>) -> Id<'_> {
         let Some(raw) = id else { return Id::Absent };
         match raw.get().as_bytes().first() {
             Some(b'0'..=b'9' | b'-') => raw.get().parse().map_or(Id::Theirs(raw), |id| Id::Ours(id, raw)),
@@ -112,7 +112,7 @@ impl Id<'_> {
 
 /// `null` beside the other of the two is the old way to say that it is not there.
 fn reply<'a>(message: &Envelope<'a>) -> Reply<'a> {
-    let given = |value: Option<&'a RawValue>| value.filter(|raw| raw.get() != "null");
+    let given = |value: Option<Json<'a>>| value.filter(|raw| raw.get() != "null");
     match (message.result, given(message.error)) {
         (Some(result), None) => Reply::Result(result),
         (result, Some(raw)) if given(result).is_none() => match error_code(raw) {
@@ -123,7 +123,7 @@ fn reply<'a>(message: &Envelope<'a>) -> Reply<'a> {
     }
 }
 
-fn error_code(error: &RawValue) -> Option<i64> {
+fn error_code(error: Json<'_>) -> Option<i64> {
     #[derive(Deserialize)]
     struct Coded {
         code: i64,
@@ -133,12 +133,6 @@ fn error_code(error: &RawValue) -> Option<i64> {
         return None;
     }
     serde_json::from_str::<Coded>(text).ok().map(|coded| coded.code)
-}
-
-fn string(raw: &RawValue) -> Option<Cow<'_, str>> {
-    #[derive(Deserialize)]
-    struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
-    serde_json::from_str::<Text<'_>>(raw.get()).ok().map(|text| text.0)
 }
 
 // --- lines that were too long to keep -----------------------------------------------------------------------------
@@ -299,7 +293,7 @@ fn before_string(text: &[u8]) -> Option<&[u8]> {
 
 /// A client's request under an id of ours. `method` and `params` are the client's own bytes, but for raw newlines
 /// between tokens, which become spaces so that one message is one line (inside strings JSON has none).
-pub fn request(id: u64, method: &RawValue, params: Option<&RawValue>) -> Vec<u8> {
+pub fn request(id: u64, method: Json<'_>, params: Option<Json<'_>>) -> Vec<u8> {
     /// Everything but the method and the params, with the longest id.
     const FRAME: usize = "{'jsonrpc':'2.0','id':18446744073709551615,'method':,'params':}\n".len();
     let payload = method.get().len() + params.map_or(0, |params| params.get().len());
@@ -350,7 +344,7 @@ pub fn forwarded_notification(method: &str, params: Option<&str>) -> Vec<u8> {
 }
 
 /// A client's reply to a question of a server, under the server's own id; `body` is `"result":…` or `"error":…`.
-pub fn forwarded_reply(id: &RawValue, key: &str, value: &RawValue) -> Vec<u8> {
+pub fn forwarded_reply(id: Json<'_>, key: &str, value: Json<'_>) -> Vec<u8> {
     let mut line = Vec::with_capacity(64 + value.get().len());
     write!(line, r#"{{"jsonrpc":"2.0","id":{id},"{key}":"#).expect("a Vec takes everything");
     push_one_line(&mut line, value.get());
@@ -425,12 +419,12 @@ pub fn cancelled(id: u64, reason: &str) -> Vec<u8> {
 }
 
 /// An answer to a server's own request; `result` is JSON text.
-pub fn result_reply(id: &RawValue, result: &str) -> Vec<u8> {
+pub fn result_reply(id: Json<'_>, result: &str) -> Vec<u8> {
     format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{result}}}\n").into_bytes()
 }
 
 /// The answer to a request of the server that is not granted; `id` is its own, byte for byte.
-pub fn error_reply(id: &RawValue, code: i64, message: &str) -> Vec<u8> {
+pub fn error_reply(id: Json<'_>, code: i64, message: &str) -> Vec<u8> {
     let message = quoted(message);
     format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"error\":{{\"code\":{code},\"message\":{message}}}}}\n").into_bytes()
 }
@@ -444,7 +438,7 @@ mod tests {
     use super::*;
     use crate::api::mutation::Mutator;
 
-    fn raw(text: &str) -> &RawValue {
+    fn raw(text: &str) -> Json<'_> {
         serde_json::from_str(text).unwrap()
     }
 
@@ -456,10 +450,10 @@ mod tests {
             Some(Message::Reply { id, body: Reply::Error { code, raw } }) => format!("error {id} {code} {raw}"),
             Some(Message::Reply { id, body: Reply::Neither }) => format!("neither {id}"),
             Some(Message::Request { id, method, params }) => {
-                format!("request {id} {method} {}", params.map_or("-", RawValue::get))
+                format!("request {id} {method} {}", params.map_or("-", Json::get))
             }
             Some(Message::Notification { method, params }) => {
-                format!("notification {method} {}", params.map_or("-", RawValue::get))
+                format!("notification {method} {}", params.map_or("-", Json::get))
             }
             Some(Message::Stray) => "stray".into(),
         }

@@ -7,6 +7,7 @@ mod chunked;
 mod fields;
 pub mod http_in;
 pub mod http_out;
+pub mod json;
 pub mod jsonrpc;
 pub mod lines;
 pub mod relay;

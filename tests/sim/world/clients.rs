@@ -1,11 +1,11 @@
 //! Clients of the REST API: what they ask, of servers that change under their hands, and that they leave.
 
 use super::{NAMES, Question, World};
-use serde_json::value::RawValue;
 use serde_json::{Map, json};
 use stdiod::core::contract::{Ask, Change, Input, LogFormat, ServerRef};
 use stdiod::core::definition::{CrashLoop, Definition, Health, OnUnresponsive, PullPolicy, RestartPolicy, Source};
 use stdiod::ids::ConnId;
+use stdiod::wire::json::JsonBuf;
 
 impl World {
     pub(super) fn name(&mut self) -> &'static str {
@@ -15,11 +15,14 @@ impl World {
     pub(super) fn ask_call(&mut self) {
         let name = self.name();
         let params = format!(r#"{{"token":"{}-{}"}}"#, name, self.rng.next());
-        let method = RawValue::from_string(r#""tools/call""#.to_string()).unwrap();
-        let raw = RawValue::from_string(params.clone()).unwrap();
+        let method = JsonBuf::of(r#""tools/call""#.to_string()).unwrap();
+        let raw = JsonBuf::of(params.clone()).unwrap();
         let timeout_ms = [None, Some(1), Some(500), Some(10_000), Some(200_000)][self.rng.below(5)];
         let server = ServerRef::Name(name.to_string());
-        self.ask(Ask::Call { server, method: &method, params: Some(&raw), timeout_ms }, Question::Call { params });
+        self.ask(
+            Ask::Call { server, method: method.as_json(), params: Some(raw.as_json()), timeout_ms },
+            Question::Call { params },
+        );
     }
 
     pub(super) fn ask_change(&mut self) {

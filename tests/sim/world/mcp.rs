@@ -4,7 +4,6 @@
 //! or its session is over and says so.
 
 use super::{Question, World};
-use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,6 +12,7 @@ use stdiod::core::contract::{Answer, Ask, Input, McpAsk, ServerRef, StreamEvent,
 use stdiod::core::event_log::EventId;
 use stdiod::core::sessions::Version;
 use stdiod::ids::{ConnId, SessionId};
+use stdiod::wire::json::JsonBuf;
 use stdiod::wire::jsonrpc::Message;
 
 #[derive(Default)]
@@ -139,7 +139,11 @@ impl World {
         let version = Version::ALL[1 + self.rng.below(3)];
         let params = json!({ "protocolVersion": version.wire(), "capabilities": {}, "clientInfo": { "name": owner } });
         let (id, params) = (raw("1"), raw(&params.to_string()));
-        let messages = vec![Message::Request { id: &id, method: Cow::Borrowed("initialize"), params: Some(&params) }];
+        let messages = vec![Message::Request {
+            id: id.as_json(),
+            method: Cow::Borrowed("initialize"),
+            params: Some(params.as_json()),
+        }];
         let ask = McpAsk::Post { session: None, takes, batch: false, messages };
         let server_ref = Some(ServerRef::Name(server.to_string()));
         let waiting = Waiting::Hello { server, owner, version };
@@ -157,10 +161,10 @@ impl World {
             let token = format!("{session:?}-{}", self.agents.minted);
             post.due.insert(agent.asked, Due { token, progress: self.rng.one_in(2), cancelled: false });
         }
-        let texts: Vec<(Box<RawValue>, Box<RawValue>)> = post.due.iter().map(|(id, due)| due.request(*id)).collect();
+        let texts: Vec<(JsonBuf, JsonBuf)> = post.due.iter().map(|(id, due)| due.request(*id)).collect();
         let method = || Cow::Borrowed("tools/call");
         let request = |(id, params)| Message::Request { id, method: method(), params: Some(params) };
-        let messages = texts.iter().map(|(id, params)| request((&**id, &**params))).collect();
+        let messages = texts.iter().map(|(id, params)| request((id.as_json(), params.as_json()))).collect();
         let ask = McpAsk::Post { session: Some(session), takes, batch, messages };
         self.mcp_ask(session, ask, Waiting::Post(post));
     }
@@ -172,7 +176,7 @@ impl World {
         self.mark_cancelled(session, id, true);
         let params = raw(&json!({ "requestId": id }).to_string());
         let method = Cow::Borrowed("notifications/cancelled");
-        let messages = vec![Message::Notification { method, params: Some(&params) }];
+        let messages = vec![Message::Notification { method, params: Some(params.as_json()) }];
         let ask = McpAsk::Post { session: Some(session), takes: Takes::Either, batch: false, messages };
         self.mcp_ask(session, ask, Waiting::Cancelled { session, id });
     }
@@ -247,7 +251,7 @@ impl World {
     /// What is said to a session that is not there, or not for whoever asks, is refused.
     fn say_ping(&mut self, who: Principal, server: &'static str, session: SessionId) {
         let id = raw("1");
-        let messages = vec![Message::Request { id: &id, method: Cow::Borrowed("ping"), params: None }];
+        let messages = vec![Message::Request { id: id.as_json(), method: Cow::Borrowed("ping"), params: None }];
         let ask = McpAsk::Post { session: Some(session), takes: Takes::Json, batch: false, messages };
         let server = Some(ServerRef::Name(server.to_string()));
         self.ask_as(who, Ask::Mcp { server, ask }, Question::Mcp(Waiting::Refusal));
@@ -342,7 +346,7 @@ impl World {
 }
 
 impl Due {
-    fn request(&self, id: u64) -> (Box<RawValue>, Box<RawValue>) {
+    fn request(&self, id: u64) -> (JsonBuf, JsonBuf) {
         let mut params = json!({ "token": self.token });
         if self.progress {
             params["_meta"] = json!({ "progressToken": progress_token(id) });
@@ -378,8 +382,8 @@ impl Post {
     }
 }
 
-fn raw(text: &str) -> Box<RawValue> {
-    RawValue::from_string(text.to_string()).expect("valid JSON")
+fn raw(text: &str) -> JsonBuf {
+    JsonBuf::of(text.to_string()).expect("valid JSON")
 }
 
 fn json_of(bytes: &[u8]) -> Value {
