@@ -8,7 +8,7 @@ use crate::core::event_log::EventId;
 use crate::core::sessions::{STATELESS, Version};
 use crate::ids::{SessionId, Uuid};
 use crate::limits::{BATCH_MAX, STREAM_RETRY};
-use crate::wire::http_in::{Method, Request};
+use crate::wire::http_in::{Method, Request, is_media};
 use crate::wire::http_out::Response;
 use crate::wire::json::Json;
 use crate::wire::jsonrpc::{self, Message};
@@ -69,7 +69,7 @@ fn listen<'a>(request: &Request<'a>) -> Result<McpAsk<'a>, Response> {
     if version_of(request) == Some(STATELESS) {
         return Err(only_post());
     }
-    if !accepts(request, EVENTS) {
+    if !accepted_of(request)[1] {
         return Err(error(406, None, INVALID_REQUEST, "Accept: a GET opens a stream of text/event-stream", None));
     }
     let session = required_session(request)?;
@@ -106,32 +106,35 @@ fn version_of<'a>(request: &Request<'a>) -> Option<&'a str> {
 }
 
 fn takes(request: &Request<'_>) -> Result<Takes, Response> {
-    match (accepts(request, JSON), accepts(request, EVENTS)) {
-        (true, true) => Ok(Takes::Either),
-        (true, false) => Ok(Takes::Json),
-        (false, true) => Ok(Takes::Stream),
-        (false, false) => {
+    match accepted_of(request) {
+        [true, true] => Ok(Takes::Either),
+        [true, false] => Ok(Takes::Json),
+        [false, true] => Ok(Takes::Stream),
+        [false, false] => {
             let message = "Accept: application/json and text/event-stream are what there is";
             Err(error(406, None, INVALID_REQUEST, message, None))
         }
     }
 }
 
-fn accepts(request: &Request<'_>, media: &str) -> bool {
-    let Some(accept) = request.header("accept") else { return true };
-    let family = &media.as_bytes()[..media.find('/').unwrap_or(media.len())];
-    accept.split(|byte| *byte == b',').any(|range| {
+/// Whether JSON is accepted, and whether events are. Whoever does not say takes everything.
+fn accepted_of(request: &Request<'_>) -> [bool; 2] {
+    let Some(accept) = request.header("accept") else { return [true, true] };
+    let mut accepted = [false, false];
+    for range in accept.split(|byte| *byte == b',') {
         let essence = range.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
-        essence == b"*/*"
-            || essence.eq_ignore_ascii_case(media.as_bytes())
-            || essence.strip_suffix(b"/*") == Some(family)
-    })
+        accepted[0] |= is_within(essence, JSON, b"application/*");
+        accepted[1] |= is_within(essence, EVENTS, b"text/*");
+    }
+    accepted
+}
+
+fn is_within(essence: &[u8], media: &str, family: &[u8]) -> bool {
+    essence.eq_ignore_ascii_case(media.as_bytes()) || essence == b"*/*" || essence == family
 }
 
 fn body_text<'a>(request: &Request<'a>) -> Result<&'a str, Response> {
-    let media = request.header("content-type").unwrap_or_default();
-    let essence = media.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
-    if !essence.eq_ignore_ascii_case(JSON.as_bytes()) {
+    if !is_media(request.header("content-type").unwrap_or_default(), JSON) {
         let fault = Fault::new(Code::UnsupportedMediaType, "Content-Type: must be application/json");
         return Err(refuse(None, &fault));
     }

@@ -12,7 +12,7 @@ use crate::core::contract::{
     Answer, Ask, Change, LogEntry, LogFormat, LogSource, News, NewsKind, ServerRef, Status, StatusView, Token,
 };
 use crate::limits::{LOG_LINES_KEPT, LOG_TAIL_DEFAULT, TOKEN_SERVERS_MAX, WAIT_MS};
-use crate::wire::http_in::{Method, Request};
+use crate::wire::http_in::{Method, Request, is_media};
 use crate::wire::http_out::Response;
 use crate::wire::json::Json;
 use crate::wire::sse;
@@ -250,12 +250,12 @@ fn log_format(accept: Option<&[u8]>) -> LogFormat {
 // --- bodies ---------------------------------------------------------------------------------------------------------
 
 fn json_body<'a>(request: &Request<'a>) -> Result<&'a [u8], Fault> {
-    let Some(media) = request.header("content-type") else { return Ok(request.body) };
-    let essence = media.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
-    if essence.eq_ignore_ascii_case(JSON.as_bytes()) {
-        return Ok(request.body);
+    match request.header("content-type") {
+        Some(media) if !is_media(media, JSON) => {
+            Err(Fault::new(Code::UnsupportedMediaType, format!("the body must be {JSON}")))
+        }
+        Some(_) | None => Ok(request.body),
     }
-    Err(Fault::new(Code::UnsupportedMediaType, format!("the body must be {JSON}")))
 }
 
 /// The hot path: three slices of the body and nothing else.

@@ -4,11 +4,13 @@
 
 use crate::api::fault::{Code, Fault};
 use crate::limits::HEADERS_MAX;
-use memchr::{memchr, memchr_iter, memmem};
+use memchr::{memchr, memmem};
 use std::sync::LazyLock;
 
 /// What a block ends with. Made once: every head is searched for it.
 static EMPTY_LINE: LazyLock<memmem::Finder<'static>> = LazyLock::new(|| memmem::Finder::new(b"\r\n\r\n"));
+
+pub type Room<'b> = [httparse::Header<'b>; HEADERS_MAX];
 
 /// Lines up to an empty one (the fields of a head, or trailers), as far as they have been seen.
 pub struct Block {
@@ -23,11 +25,27 @@ impl Block {
         Block { first, line: first, searched: first, lines: 0 }
     }
 
-    /// The end of the block, once its empty line is there. `max` counts from the start of `raw`.
-    pub fn scan(&mut self, raw: &[u8], max: usize) -> Result<Option<usize>, Fault> {
-        if let Some(end) = self.whole(raw, max) {
-            return Ok(Some(end));
+    /// Reads the fields of the block into `room`, once its empty line is there: how many, and where the block ends.
+    /// `max` counts from the start of `raw`.
+    pub fn fields<'b>(
+        &mut self,
+        raw: &'b [u8],
+        max: usize,
+        room: &mut Room<'b>,
+    ) -> Result<Option<(usize, usize)>, Fault> {
+        // Nearly every block is all there and has nothing in it to object to: it is not looked at line by line.
+        if let Some(end) = self.whole(raw, max)
+            && let Ok(count) = parse_fields(&raw[self.first..end], room)
+            && are_lines(raw, &room[1..count.max(1)])
+        {
+            return Ok(Some((count, end)));
         }
+        let Some(end) = self.scan(raw, max)? else { return Ok(None) };
+        Ok(Some((parse_fields(&raw[self.first..end], room)?, end)))
+    }
+
+    /// The end of the block, once its empty line is there.
+    pub fn scan(&mut self, raw: &[u8], max: usize) -> Result<Option<usize>, Fault> {
         let too_large = || Fault::new(Code::HeadersTooLarge, format!("fields take more than {max} bytes"));
         while let Some(end) = line_end(raw, &mut self.searched, max, too_large)? {
             let line = std::mem::replace(&mut self.line, end);
@@ -42,23 +60,20 @@ impl Block {
         Ok(None)
     }
 
-    /// The end of a block that is all there and has nothing in it to object to, which is nearly every one: two walks of
-    /// wide steps instead of several for each line. Nothing: look at it line by line.
+    /// The end of a block that came at once.
     fn whole(&self, raw: &[u8], max: usize) -> Option<usize> {
-        if self.searched != self.first || raw[self.first..].starts_with(b"\r\n") {
+        let block = &raw[self.first..raw.len().min(max)];
+        if self.searched != self.first || block.starts_with(b"\r\n") {
             return None;
         }
-        let block = &raw[self.first..raw.len().min(max)];
-        let end = EMPTY_LINE.find(block)? + EMPTY_LINE.needle().len();
-        let block = &block[..end];
-        let irregular = block.iter().zip(&block[1..]).fold(is_control(block[0]), |found, (before, byte)| {
-            // Without a branch, so that it becomes vector code.
-            let bare = (*byte == b'\n') & (*before != b'\r');
-            found | bare | (is_control(*byte) & (*byte != b'\n'))
-        });
-        let lines = memchr_iter(b'\n', block).count() - 1;
-        (!irregular && lines <= HEADERS_MAX).then_some(self.first + end)
+        Some(self.first + EMPTY_LINE.find(block)? + EMPTY_LINE.needle().len())
     }
+}
+
+/// Each field is behind a CRLF: what `httparse` found to be a line is one.
+fn are_lines(raw: &[u8], fields: &[httparse::Header<'_>]) -> bool {
+    let start = |field: &httparse::Header<'_>| field.name.as_ptr() as usize - raw.as_ptr() as usize;
+    fields.iter().all(|field| raw[..start(field)].ends_with(b"\r\n"))
 }
 
 /// The end of the line that is under way, behind its CRLF; nothing when it has not come yet. `searched` is how far the
@@ -94,14 +109,11 @@ fn is_control(byte: u8) -> bool {
     (byte == 0x7f) | ((byte < 0x20) & (byte != b'\t') & (byte != b'\r'))
 }
 
-/// The fields of a whole block. What is left of `httparse`'s leniency here is nothing: its lines are known to end with
-/// CRLF, and it refuses bare CRs, spaces before a colon and folded lines by itself.
-pub fn parse_fields<'h, 'b>(
-    block: &'b [u8],
-    room: &'h mut [httparse::Header<'b>; HEADERS_MAX],
-) -> Result<&'h [httparse::Header<'b>], Fault> {
+/// The number of fields of a whole block, which go to `room`. What is left of `httparse`'s leniency where lines are known
+/// to end with CRLF is nothing: it refuses bare CRs, control bytes, spaces before a colon and folded lines by itself.
+pub fn parse_fields<'b>(block: &'b [u8], room: &mut Room<'b>) -> Result<usize, Fault> {
     match httparse::parse_headers(block, room) {
-        Ok(httparse::Status::Complete((length, fields))) if length == block.len() => Ok(fields),
+        Ok(httparse::Status::Complete((length, fields))) if length == block.len() => Ok(fields.len()),
         Ok(_) => Err(bad("malformed fields")),
         Err(why) => Err(bad(format!("malformed fields: {why}"))),
     }

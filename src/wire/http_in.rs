@@ -7,7 +7,7 @@
 use crate::api::fault::{Code, Fault};
 use crate::limits::{BODY_MAX, BUFFER_KEPT_MAX, EMPTY_LINES_MAX, HEAD_MAX, HEADERS_MAX, REQUEST_LINE_MAX, TARGET_MAX};
 use crate::wire::chunked::{Chunks, body_too_large};
-use crate::wire::fields::{Block, bad, line_end, number, parse_fields};
+use crate::wire::fields::{Block, bad, line_end, number};
 use crate::wire::target::{self, Part, unescape};
 use std::borrow::Cow;
 use std::ops::Range;
@@ -69,8 +69,11 @@ impl<'a> Request<'a> {
     /// The first value of this name, without the spaces around it.
     pub fn header(&self, name: &str) -> Option<&'a [u8]> {
         let head = self.head;
-        let field = self.fields.iter().find(|field| field.name.of(head).eq_ignore_ascii_case(name.as_bytes()))?;
-        Some(field.value.of(head))
+        // By length first: most fields are not the one.
+        let is_it = |field: &&Field| {
+            field.name.len() == name.len() && field.name.of(head).eq_ignore_ascii_case(name.as_bytes())
+        };
+        Some(self.fields.iter().find(is_it)?.value.of(head))
     }
 
     /// All whose name starts with `prefix`: the rest of the name in lower case, and the value.
@@ -103,6 +106,12 @@ impl<'a> Request<'a> {
     pub fn host(&self) -> &'a str {
         self.host
     }
+}
+
+/// Whether `value`, of a Content-Type, names this media type, with whatever parameters.
+pub fn is_media(value: &[u8], media: &str) -> bool {
+    let is_it = |essence: &[u8]| essence.eq_ignore_ascii_case(media.as_bytes());
+    is_it(value) || value.split(|byte| *byte == b';').next().is_some_and(|essence| is_it(essence.trim_ascii()))
 }
 
 /// The parser of one connection. Offsets count from the first byte of the current request.
@@ -166,6 +175,10 @@ impl Span {
     fn within(whole: &[u8], part: &[u8]) -> Span {
         let start = part.as_ptr() as usize - whole.as_ptr() as usize;
         Span::new(start..start + part.len())
+    }
+
+    fn len(self) -> usize {
+        (self.end - self.start) as usize
     }
 
     fn of(self, head: &[u8]) -> &[u8] {
@@ -331,9 +344,9 @@ impl Parser {
     fn read_fields(&mut self) -> Result<bool, Fault> {
         let State::Fields(block) = &mut self.state else { return Ok(true) };
         let raw = &self.buf[self.start..];
-        let Some(end) = block.scan(raw, HEAD_MAX)? else { return Ok(false) };
         let mut room = [httparse::EMPTY_HEADER; HEADERS_MAX];
-        let fields = parse_fields(&raw[block.first..end], &mut room)?;
+        let Some((count, end)) = block.fields(raw, HEAD_MAX, &mut room)? else { return Ok(false) };
+        let fields = &room[..count];
         let body = self.head.judge(raw, fields)?;
         self.fields.clear();
         self.fields.extend(fields.iter().map(|field| Field {

@@ -138,7 +138,10 @@ impl<'a> Members<'a> {
     }
 
     fn member(&mut self) -> Option<Option<(Cow<'a, str>, Json<'a>)>> {
-        let key = self.walk.key()?.text()?;
+        let key = match self.walk.key()? {
+            (key, Spelt::Plainly) => Cow::Borrowed(&key[1..key.len() - 1]),
+            (key, Spelt::InEscapes) => Json(key).text()?,
+        };
         Some(Some((key, self.walk.value()?)))
     }
 
@@ -162,6 +165,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The next byte that is no space; `at` is there.
+    #[inline(always)]
     fn peek(&mut self) -> Option<u8> {
         loop {
             match self.here()? {
@@ -230,21 +234,22 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// A string and its colon.
-    fn key(&mut self) -> Option<Json<'a>> {
+    /// A string, with its quotes, and the colon behind it.
+    #[inline(always)]
+    fn key(&mut self) -> Option<(&'a str, Spelt)> {
         self.eat(b'"')?;
         let start = self.at - 1;
-        self.string()?;
-        let key = Json(&self.text[start..self.at]);
+        let spelt = self.string()?;
+        let key = &self.text[start..self.at];
         self.eat(b':')?;
-        Some(key)
+        Some((key, spelt))
     }
 
     fn scalar(&mut self, first: u8) -> Option<()> {
         match first {
             b'"' => {
                 self.at += 1;
-                self.string()
+                self.string().map(|_| ())
             }
             b'-' | b'0'..=b'9' => self.number(),
             b't' => self.word(b"true"),
@@ -291,17 +296,20 @@ impl<'a> Walk<'a> {
     }
 
     /// The rest of a string, from behind its first quote to behind its last.
-    fn string(&mut self) -> Option<()> {
+    fn string(&mut self) -> Option<Spelt> {
+        let bytes = self.text.as_bytes();
+        let mut spelt = Spelt::Plainly;
         loop {
-            self.at += plain(&self.text.as_bytes()[self.at..]);
-            match self.here()? {
+            self.at += plain(&bytes[self.at..]);
+            match bytes.get(self.at)? {
                 b'"' => {
                     self.at += 1;
-                    return Some(());
+                    return Some(spelt);
                 }
                 b'\\' => self.escape()?,
                 _ => return None,
             }
+            spelt = Spelt::InEscapes;
         }
     }
 
@@ -316,25 +324,32 @@ impl<'a> Walk<'a> {
     }
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Spelt {
+    Plainly,
+    InEscapes,
+}
+
 /// How many bytes there are before the first that may not stand for itself in a string. Most strings are short, and
-/// some are all of a large answer: words first, then blocks, for which the compiler takes vectors.
+/// some are all of a large answer: a few words first, then blocks, for which the compiler takes vectors.
+#[inline(always)]
 fn plain(bytes: &[u8]) -> usize {
-    const WORDS: usize = 4 * 8;
     let mut at = 0;
-    while let Some(word) = bytes[at..].first_chunk() {
-        if let Some(found) = special_of(u64::from_le_bytes(*word)) {
+    for word in bytes.chunks_exact(8).take(4) {
+        if let Some(found) = special_of(u64::from_le_bytes(word.try_into().expect("eight"))) {
             return at + found;
         }
         at += 8;
-        if at >= WORDS {
-            while let Some(block) = bytes[at..].first_chunk::<64>()
-                && !block.iter().fold(false, |found, byte| found | is_special(*byte))
-            {
-                at += 64;
-            }
-        }
     }
-    at + bytes[at..].iter().take_while(|byte| !is_special(**byte)).count()
+    at + plain_of_long(&bytes[at..])
+}
+
+#[inline(never)]
+fn plain_of_long(bytes: &[u8]) -> usize {
+    let blocks = bytes.chunks_exact(64);
+    let clean = blocks.take_while(|block| !block.iter().fold(false, |found, byte| found | is_special(*byte))).count();
+    let rest = &bytes[clean * 64..];
+    clean * 64 + rest.iter().position(|byte| is_special(*byte)).unwrap_or(rest.len())
 }
 
 fn is_special(byte: u8) -> bool {
@@ -342,6 +357,7 @@ fn is_special(byte: u8) -> bool {
 }
 
 /// The first of eight bytes, in the order of memory, that is special.
+#[inline(always)]
 fn special_of(word: u64) -> Option<usize> {
     const ONES: u64 = u64::from_le_bytes([1; 8]);
     const HIGH: u64 = ONES << 7;

@@ -2,6 +2,7 @@
 //! shape of messages; never looks into `params` or `result`, and passes their bytes on as they are.
 //! Whatever a server prints, `parse` and `reply_id_of_torn` give a verdict in linear time and never panic.
 
+use crate::wire::http_out::push_decimal;
 use crate::wire::json::{self, Json};
 use memchr::{memchr2, memchr2_iter};
 use serde::Deserialize;
@@ -298,16 +299,9 @@ pub fn request(id: u64, method: Json<'_>, params: Option<Json<'_>>) -> Vec<u8> {
     const FRAME: usize = "{'jsonrpc':'2.0','id':18446744073709551615,'method':,'params':}\n".len();
     let payload = method.get().len() + params.map_or(0, |params| params.get().len());
     let mut line = Vec::with_capacity(FRAME + payload);
-    write!(line, r#"{{"jsonrpc":"2.0","id":{id},"method":{method}"#).expect("a Vec takes everything");
-    if let Some(params) = params {
-        line.extend_from_slice(br#","params":"#);
-        let start = line.len();
-        line.extend_from_slice(params.get().as_bytes());
-        let copied = &mut line[start..];
-        for at in memchr2_iter(b'\n', b'\r', params.get().as_bytes()) {
-            copied[at] = b' ';
-        }
-    }
+    push_id(&mut line, id);
+    line.extend_from_slice(method.get().as_bytes());
+    push_params(&mut line, params.map(Json::get));
     line.extend_from_slice(b"}\n");
     line
 }
@@ -329,7 +323,7 @@ pub fn notification(method: &str, params: Option<&str>) -> Vec<u8> {
 /// As `request`, for a method that was looked at; `params` may be spread over lines.
 pub fn forwarded(id: u64, method: &str, params: Option<&str>) -> Vec<u8> {
     let mut line = Vec::with_capacity(64 + method.len() + params.map_or(0, str::len));
-    write!(line, r#"{{"jsonrpc":"2.0","id":{id},"method":"#).expect("a Vec takes everything");
+    push_id(&mut line, id);
     push_quoted(&mut line, method);
     push_params(&mut line, params);
     line.extend_from_slice(b"}\n");
@@ -350,6 +344,13 @@ pub fn forwarded_reply(id: Json<'_>, key: &str, value: Json<'_>) -> Vec<u8> {
     push_one_line(&mut line, value.get());
     line.extend_from_slice(b"}\n");
     line
+}
+
+/// The start of every request.
+fn push_id(line: &mut Vec<u8>, id: u64) {
+    line.extend_from_slice(br#"{"jsonrpc":"2.0","id":"#);
+    push_decimal(line, id);
+    line.extend_from_slice(br#","method":"#);
 }
 
 fn push_params(line: &mut Vec<u8>, params: Option<&str>) {
