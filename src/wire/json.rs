@@ -296,6 +296,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The rest of a string, from behind its first quote to behind its last.
+    #[inline(always)]
     fn string(&mut self) -> Option<Spelt> {
         let bytes = self.text.as_bytes();
         let mut spelt = Spelt::Plainly;
@@ -306,21 +307,20 @@ impl<'a> Walk<'a> {
                     self.at += 1;
                     return Some(spelt);
                 }
-                b'\\' => self.escape()?,
+                b'\\' => self.at += escape(&bytes[self.at + 1..])?,
                 _ => return None,
             }
             spelt = Spelt::InEscapes;
         }
     }
+}
 
-    fn escape(&mut self) -> Option<()> {
-        let bytes = &self.text.as_bytes()[self.at + 1..];
-        self.at += match bytes.first()? {
-            b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => 2,
-            b'u' if bytes.get(1..5)?.iter().all(u8::is_ascii_hexdigit) => 6,
-            _ => return None,
-        };
-        Some(())
+/// The length of an escape, of which `bytes` follow the backslash.
+fn escape(bytes: &[u8]) -> Option<usize> {
+    match bytes.first()? {
+        b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => Some(2),
+        b'u' if bytes.get(1..5)?.iter().all(u8::is_ascii_hexdigit) => Some(6),
+        _ => None,
     }
 }
 
