@@ -6,7 +6,7 @@ use crate::api::auth::{Peer, Shown};
 use crate::ids::ConnId;
 use crate::limits::{
     ANSWER_TIMEOUT, BODY_TIMEOUT, HEAD_TIMEOUT, IDLE_TIMEOUT, LINGER_BYTES_MAX, LINGER_SILENCE_MAX, LINGER_TIME_MAX,
-    READ_BUDGET, STREAM_BACKLOG_MAX, WRITE_TIMEOUT,
+    READ_BUDGET, STREAM_BACKLOG_MAX, WRITE_BUDGET, WRITE_TIMEOUT,
 };
 use crate::os::room::Share;
 use crate::wire::backlog::Backlog;
@@ -192,13 +192,24 @@ impl Client {
         (self.socket, self.out.into_bytes())
     }
 
-    /// Sends what it can. Writes first and asks later: only a short write leaves anything for a WRITABLE event.
-    pub fn flush(&mut self, now_ms: u64) -> io::Result<()> {
+    /// Sends what it can within the budget of a turn; true: it might take more. Writes first and asks later: only a short
+    /// write leaves anything for a WRITABLE event.
+    pub fn flush(&mut self, now_ms: u64) -> io::Result<bool> {
+        let mut room = WRITE_BUDGET;
         while !self.out.is_empty() {
-            match self.out.write_to(&mut self.socket) {
+            if room == 0 {
+                return Ok(true);
+            }
+            match self.out.write_to(&mut self.socket, room) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                Ok(_) => self.taken_ms = Some(now_ms),
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return self.wait_for_room(now_ms),
+                Ok(n) => {
+                    self.taken_ms = Some(now_ms);
+                    room -= n;
+                }
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                    self.wait_for_room(now_ms)?;
+                    return Ok(false);
+                }
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
             }
@@ -210,7 +221,7 @@ impl Client {
             self.doing = Doing::Lingering { until_ms: now_ms + LINGER_TIME_MAX.as_millis() as u64, drained: 0 };
         }
         self.rearm(now_ms);
-        Ok(())
+        Ok(false)
     }
 
     /// The client takes no more just now. It has until its next deadline to go on.
@@ -300,12 +311,17 @@ mod tests {
         (Client::new(ConnId(1), Socket::Unix(UnixStream::from_std(ours)), Peer::Trusted, 0), theirs)
     }
 
+    /// As many turns as it takes.
+    fn flush(client: &mut Client, now_ms: u64) {
+        while client.flush(now_ms).unwrap() {}
+    }
+
     #[test]
     fn an_answer_that_is_taken_in_drops_has_an_end_all_the_same() {
         let (mut client, mut reader) = client();
         client.doing = Doing::Closing;
         client.out.tail().resize(64 << 20, b'a');
-        client.flush(0).unwrap();
+        flush(&mut client, 0);
         assert_eq!(client.deadline_ms, Some(WRITE_TIMEOUT.as_millis() as u64), "it took what its socket holds");
         let mut now_ms = 0;
         let mut drop = vec![0; 64 << 10];
@@ -313,7 +329,7 @@ mod tests {
             // Always in time, never much.
             now_ms += 10 * SECOND;
             reader.read_exact(&mut drop).unwrap();
-            client.flush(now_ms).unwrap();
+            flush(&mut client, now_ms);
             assert!(client.has_backlog() && now_ms <= 2 * ANSWER_TIMEOUT.as_millis() as u64, "it holds on for ever");
         }
         assert!(now_ms >= ANSWER_TIMEOUT.as_millis() as u64, "it had its time: {now_ms}");
@@ -324,11 +340,11 @@ mod tests {
         let (mut client, mut reader) = client();
         client.doing = Doing::Streaming;
         client.out.tail().resize(STREAM_BACKLOG_MAX, b'a');
-        client.flush(0).unwrap();
+        flush(&mut client, 0);
         let mut drop = vec![0; 64 << 10];
         for at_ms in (1..13).map(|round| round * 29 * SECOND) {
             reader.read_exact(&mut drop).unwrap();
-            client.flush(at_ms).unwrap();
+            flush(&mut client, at_ms);
             assert!(client.has_backlog() && client.deadline_ms.is_none_or(|at| at > at_ms), "{at_ms}");
         }
         client.out.tail().resize(4 * STREAM_BACKLOG_MAX, b'a');
@@ -341,7 +357,7 @@ mod tests {
         let mut scratch = vec![0; 1 << 10];
         client.doing = Doing::Closing;
         client.out.tail().extend_from_slice(b"answer");
-        client.flush(0).unwrap();
+        flush(&mut client, 0);
         peer.write_all(&[b'x'; 5000]).unwrap();
         client.drain(&mut scratch, SECOND);
         assert!(matches!(client.doing, Doing::Lingering { drained: 5000, .. }), "{:?}", client.doing);
@@ -360,7 +376,7 @@ mod tests {
         let (mut client, mut peer) = client();
         let mut scratch = vec![0; 64 << 10];
         client.doing = Doing::Closing;
-        client.flush(0).unwrap();
+        flush(&mut client, 0);
         let until_ms = LINGER_TIME_MAX.as_millis() as u64;
         for at_ms in (0..until_ms).step_by(1000) {
             peer.write_all(b"more").unwrap();

@@ -128,11 +128,13 @@ impl Clients {
         }
     }
 
-    /// Everyone who stopped early in the last turn.
+    /// Everyone who stopped early in the last turn, with reading or with writing.
     pub fn serve_runnable(&mut self, core: &mut Core, now: Now) {
         for id in std::mem::take(&mut self.runnable) {
-            if let Some(client) = self.map.get_mut(&id) {
-                client.queued = false;
+            let Some(client) = self.map.get_mut(&id) else { continue };
+            client.queued = false;
+            if client.has_backlog() {
+                self.touched.push(id);
             }
             self.serve(id, core, now);
         }
@@ -308,12 +310,12 @@ impl Clients {
         for id in touched.drain(..) {
             let Some(client) = self.map.get_mut(&id) else { continue };
             if client.has_backlog() || client.doing == Doing::Closing {
-                if client.flush(now.mono_ms).is_err() {
+                let Ok(might_take_more) = client.flush(now.mono_ms) else {
                     self.drop_client(id, core, now);
                     continue;
-                }
+                };
                 // Whatever came meanwhile was left where it was.
-                let more = !client.has_backlog() && client.has_unread();
+                let more = might_take_more || (!client.has_backlog() && client.has_unread());
                 if more && !std::mem::replace(&mut client.queued, true) {
                     self.runnable.push(id);
                 }

@@ -90,7 +90,7 @@ impl Pipes {
     pub fn flush(&mut self) {
         let Some(stdin) = &mut self.stdin else { return };
         while !self.backlog.is_empty() {
-            match self.backlog.write_to(stdin) {
+            match self.backlog.write_to(stdin, usize::MAX) {
                 Ok(_) => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return,
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}

@@ -42,17 +42,23 @@ impl Backlog {
         self.open = false;
     }
 
-    /// One write; gives what it took.
-    pub fn write_to(&mut self, out: &mut impl Write) -> io::Result<usize> {
+    /// One write, of no more than `most`; gives what it took.
+    pub fn write_to(&mut self, out: &mut impl Write, most: usize) -> io::Result<usize> {
+        let start = |bytes: &[u8], most: usize| bytes.len().min(most);
         let taken = match self.parts.len() {
             0 => 0,
-            1 => out.write(&self.parts[0][self.written..])?,
+            1 => {
+                let left = &self.parts[0][self.written..];
+                out.write(&left[..start(left, most)])?
+            }
             _ => {
                 let mut slices = [IoSlice::new(&[]); PARTS_PER_WRITE];
+                let (mut room, mut written) = (most, self.written);
                 for (slice, part) in slices.iter_mut().zip(&self.parts) {
-                    *slice = IoSlice::new(part);
+                    let left = &part[std::mem::take(&mut written)..];
+                    *slice = IoSlice::new(&left[..start(left, room)]);
+                    room -= slice.len();
                 }
-                slices[0] = IoSlice::new(&self.parts[0][self.written..]);
                 out.write_vectored(&slices)?
             }
         };
@@ -130,7 +136,7 @@ mod tests {
                 assert!(!backlog.is_empty());
                 // In the first rounds something is left over.
                 while !backlog.is_empty() && (round == 2 || out.0.len() + 10 < expected.len()) {
-                    backlog.write_to(&mut out).unwrap();
+                    backlog.write_to(&mut out, 2 * PART_MIN + 3).unwrap();
                 }
                 assert_eq!(backlog.len(), expected.len() - out.0.len());
             }
@@ -147,7 +153,7 @@ mod tests {
             backlog.tail().extend_from_slice(&[b'x'; 1000]);
             let before = backlog.len();
             while backlog.len() > before - 1000 {
-                backlog.write_to(&mut Drops(Vec::new(), 250)).unwrap();
+                backlog.write_to(&mut Drops(Vec::new(), 250), usize::MAX).unwrap();
             }
             assert!(!backlog.is_empty());
         }
@@ -158,7 +164,7 @@ mod tests {
     fn what_is_handed_on_is_what_was_not_written() {
         let mut backlog = Backlog::default();
         backlog.tail().extend_from_slice(b"0123456789");
-        backlog.write_to(&mut Drops(Vec::new(), 4)).unwrap();
+        backlog.write_to(&mut Drops(Vec::new(), 9), 4).unwrap();
         backlog.push(vec![b'x'; PART_MIN]);
         assert_eq!(backlog.into_bytes(), [b"456789".to_vec(), vec![b'x'; PART_MIN]].concat());
     }
