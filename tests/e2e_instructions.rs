@@ -9,8 +9,8 @@ use std::process::Command;
 use support::{BASE, Daemon, Http, Options, RUDE, python};
 
 /// Of the build that the tests run (`profile.dev`), with rustc 1.95 on x86-64.
-const REST: u64 = 38_500;
-const MCP: u64 = 52_000;
+const REST: u64 = 30_200;
+const MCP: u64 = 41_700;
 const CALLS: u64 = 500;
 
 #[test]
