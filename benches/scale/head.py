@@ -13,35 +13,52 @@ MIB = 1 << 20
 
 
 def measure(stdiod, arguments, report):
-    daemon = Daemon(stdiod)
+    """The neighbours are also put into another daemon: what a call notices of them there is the machine's doing, and only
+    what it notices beyond that is the loop's that they share."""
+    near, far = Daemon(stdiod), None
     try:
-        for name, more in (("quick", {}), ("large", {}), ("silent", {"max_in_flight": TIMING_OUT})):
-            daemon.register(name, "none", **more)
+        far = Daemon(stdiod)
+        for daemon in (near, far):
+            for name, more in (("quick", {}), ("large", {}), ("silent", {"max_in_flight": TIMING_OUT})):
+                daemon.register(name, "none", **more)
         rows, ratios = [], {}
         for title, cpu in (("all CPUs", None), ("one CPU for everything", CPU)):
             if cpu is not None:
-                pin(daemon.process.pid)
-            turns = [turn(daemon, cpu) for _ in range(arguments.rounds)]
-            cells = [statistics.median(side[key] for side in sides) for key in ("p50", "p99") for sides in zip(*((a, b) for a, b, _ in turns))]
-            ratios[title] = statistics.median(beside["p99"] / alone["p99"] for alone, beside, _ in turns)
-            noise = [sum(noise[key] for *_, noise in turns) for key in ("large", "timeouts")]
-            rows.append([title, *(f"{cell:.0f}" for cell in cells), f"{ratios[title]:.2f}", *(f"{count:,}" for count in noise)])
-        columns = ["the machine", "p50 µs alone", "beside", "p99 µs alone", "beside", "× p99", "1 MiB results meanwhile", "timeouts meanwhile"]
+                pin(near.process.pid)
+                pin(far.process.pid)
+            turns = [turn(near, far, cpu) for _ in range(arguments.rounds)]
+            cells = [statistics.median(found[side][key] for found in turns) for key in ("p50", "p99") for side in ("alone", "far", "near")]
+            ratios[title] = [statistics.median(found["near"]["p99"] / found[side]["p99"] for found in turns) for side in ("alone", "far")]
+            noise = [sum(found["near"][key] for found in turns) for key in ("large", "timeouts")]
+            rows.append([title, *(f"{cell:.0f}" for cell in cells), *(f"{ratio:.2f}" for ratio in ratios[title]), *(f"{count:,}" for count in noise)])
+        columns = ["the machine", "p50 µs alone", "neighbours elsewhere", "beside them", "p99 µs alone", "neighbours elsewhere", "beside them"]
+        columns += ["p99 × alone", "× elsewhere", "1 MiB results meanwhile", "timeouts meanwhile"]
         report.table("Head of line", columns, rows)
-        report.verdict("p99 beside a server of 1 MiB results and one that times out, to that alone", ratios["all CPUs"], 2, "×")
+        to_alone, to_far = ratios["all CPUs"]
+        report.verdict("p99 beside a server of 1 MiB results and one that times out, to that alone", to_alone, 2, "×")
+        report.verdict("the same, to that with those two in another daemon", to_far, 2, "×")
     finally:
-        daemon.stop()
+        near.stop()
+        if far:
+            far.stop()
 
 
-def turn(daemon, cpu):
-    alone = load(daemon, "quick", secs=2, on=cpu)
+def turn(near, far, cpu):
+    found = {"alone": load(near, "quick", secs=2, on=cpu)}
+    for side, host in (("far", far), ("near", near)):
+        found[side] = beside(near, host, cpu)
+    return found
+
+
+def beside(daemon, host, cpu):
+    """Calls of the quick server while `host` has the other two at work."""
     stop, counts = multiprocessing.Event(), multiprocessing.Queue()
-    neighbours = [multiprocessing.Process(target=take_large, args=(daemon, cpu, stop, counts), daemon=True)]
-    neighbours += [multiprocessing.Process(target=time_out, args=(daemon, stop, counts), daemon=True) for _ in range(TIMING_OUT)]
+    neighbours = [multiprocessing.Process(target=take_large, args=(host, cpu, stop, counts), daemon=True)]
+    neighbours += [multiprocessing.Process(target=time_out, args=(host, stop, counts), daemon=True) for _ in range(TIMING_OUT)]
     for neighbour in neighbours:
         neighbour.start()
     time.sleep(0.5)
-    beside = load(daemon, "quick", secs=2, on=cpu)
+    found = load(daemon, "quick", secs=2, on=cpu)
     stop.set()
     noise = {"large": 0, "timeouts": 0}
     for _ in neighbours:
@@ -51,7 +68,7 @@ def turn(daemon, cpu):
         neighbour.join()
     if not all(noise.values()):
         raise SystemExit(f"the neighbours were quiet: {noise}")
-    return alone, beside, noise
+    return {**found, **noise}
 
 
 def take_large(daemon, cpu, stop, counts):
