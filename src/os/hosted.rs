@@ -14,7 +14,7 @@ use crate::os::ports::Ports;
 use crate::os::reap::{Children, Role};
 use crate::os::spawn;
 use crate::os::turns::Turns;
-use crate::sandbox::cgroup::{CgroupFiles, Hierarchies};
+use crate::sandbox::cgroup::{CgroupFiles, Hierarchies, oom_kills_of_host};
 use crate::sandbox::discard;
 use crate::sandbox::plan::{LaunchPlan, Layout, Networking, Report, Runtime, RuntimeKind};
 use crate::sandbox::signal;
@@ -33,6 +33,15 @@ struct Hosted {
     process: Process,
     /// None: this host has no cgroups that we know.
     cgroup: Option<CgroupFiles>,
+    /// How often the host's OOM killer had been at work before its launch; None: unknown.
+    oom_kills_before: Option<u64>,
+}
+
+impl Hosted {
+    fn was_oom_killed(&self) -> bool {
+        let none_since = self.oom_kills_before.is_some() && self.oom_kills_before == oom_kills_of_host();
+        !none_since && self.cgroup.as_ref().is_some_and(CgroupFiles::oom_killed)
+    }
 }
 
 enum Process {
@@ -140,6 +149,7 @@ impl Instances {
             daemon_pid: std::process::id() as i32,
             waits: true,
         };
+        let oom_kills_before = oom_kills_of_host();
         let (pid, report) = spawn::launcher(&plan, far).map_err(internal)?;
         self.children.add(pid, Role::Launcher(instance));
         self.turns.join(instance);
@@ -150,7 +160,8 @@ impl Instances {
             self.meter.watch(instance, cgroup.clone(), dirs);
         }
         let process = Process::Launching { pid, report: Some(report) };
-        self.map.insert(instance, Hosted { container_id, kind: plan.runtime.kind, pipes, process, cgroup });
+        let kind = plan.runtime.kind;
+        self.map.insert(instance, Hosted { container_id, kind, pipes, process, cgroup, oom_kills_before });
         Ok(())
     }
 
@@ -322,7 +333,7 @@ impl Instances {
         while let Drawn::Bytes(_) = draw(&mut hosted.pipes, &mut self.scratch) {
             read_lines(instance, hosted, core, now);
         }
-        let oom = hosted.cgroup.as_ref().is_some_and(CgroupFiles::oom_killed);
+        let oom = hosted.was_oom_killed();
         core.handle(Input::Exited { instance, exit: Exit { cause, oom } }, now);
     }
 
