@@ -44,6 +44,8 @@ pub const OVERLOAD_RETRY: Duration = Duration::from_secs(5);
 pub const CONNECTIONS_MAX: usize = 16 * KIB;
 /// Descriptors that no connection may take, kept for launches, pipes and the store.
 pub const DESCRIPTORS_RESERVED: u64 = 256;
+/// Descriptors that the kernel's table has room for from the start (8 bytes each); beyond them it grows as they come.
+pub const DESCRIPTORS_FORESEEN: u64 = 4 * KIB as u64;
 /// As many more may be on their way out with that 503; those beyond are closed without a word.
 pub const CONNECTIONS_REFUSED_MAX: usize = 256;
 /// What a client may leave unread before it is dropped (answers to one call may be larger: they are one message).

@@ -1,9 +1,11 @@
 //! Descriptors are for clients only up to a point: the last ones are kept for what the daemon must do whoever connects:
 //! launch what has died, reap, reach the store. Knows the limit; owns no descriptor.
 
-use crate::limits::DESCRIPTORS_RESERVED;
+use crate::limits::{DESCRIPTORS_FORESEEN, DESCRIPTORS_RESERVED};
+use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use std::os::fd::{AsRawFd, RawFd};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Descriptors {
@@ -17,7 +19,9 @@ impl Descriptors {
         if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
             _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
         }
-        Descriptors::within(getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft))
+        let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
+        make_room(limit.min(DESCRIPTORS_FORESEEN));
+        Descriptors::within(limit)
     }
 
     fn within(limit: u64) -> Descriptors {
@@ -28,6 +32,16 @@ impl Descriptors {
     /// The kernel gives the lowest number that is free, so one that is high means that few are left.
     pub fn spare(self, connection: &impl AsRawFd) -> bool {
         connection.as_raw_fd() < self.reserved_from
+    }
+}
+
+/// Has the kernel make its table as large as that now. It grows when it is full, and whoever opens the one descriptor too
+/// many then waits until every CPU has let go of the old one; with all its servers dying that would be the loop.
+fn make_room(descriptors: u64) {
+    let last = RawFd::try_from(descriptors).unwrap_or(RawFd::MAX) - 1;
+    if let Ok(copy) = fcntl(io::stderr(), FcntlArg::F_DUPFD_CLOEXEC(last)) {
+        // SAFETY: the kernel has just given it to us.
+        drop(unsafe { OwnedFd::from_raw_fd(copy) });
     }
 }
 
