@@ -2,7 +2,8 @@
 //!
 //! 1. sleep until something happens or is due;
 //! 2. read the clock, once;
-//! 3. what became ready becomes inputs, each source within its budget (a death is answered, by 5, before the next one);
+//! 3. what became ready becomes inputs, deaths first, each source within its budget (a death is answered, by 5, before
+//!    the next one);
 //! 4. deadlines that have passed;
 //! 5. do what the core wants until it wants nothing more: a failure is a new input, never a recursion; then launchers
 //!    get their turns;
@@ -27,6 +28,7 @@ use crate::os::reap::Role;
 use crate::os::reload::Reload;
 use crate::os::signals::Signals;
 use crate::os::token::Source;
+use mio::event::Event;
 use mio::{Events, Poll};
 use std::io;
 use std::time::Duration;
@@ -104,7 +106,12 @@ impl Reactor {
             now = self.clock.now();
             self.clients.serve_runnable(&mut self.core, now);
             self.instances.serve_runnable(&mut self.core, now);
-            for event in &events {
+            // The dead first: everything they ever said is read then, and that their pipes are closed is no more news.
+            let of_signals = |event: &&Event| Source::of(event.token()) == Source::Signals;
+            for event in events.iter().filter(of_signals) {
+                self.woke(event, now);
+            }
+            for event in events.iter().filter(|event| !of_signals(event)) {
                 self.woke(event, now);
             }
             self.pass_deadlines(now);
@@ -144,7 +151,7 @@ impl Reactor {
 
     // --- 3: what became ready -----------------------------------------------------------------------------------
 
-    fn woke(&mut self, event: &mio::event::Event, now: Now) {
+    fn woke(&mut self, event: &Event, now: Now) {
         match Source::of(event.token()) {
             Source::Listener(index) => self.accept(index, now),
             Source::Client(conn) => {
@@ -217,7 +224,16 @@ impl Reactor {
         if signalled.summary {
             self.summarise();
         }
-        for (pid, role, cause) in self.instances.children.reap() {
+        self.instances.children.hurry();
+        let ended = self.instances.children.reap();
+        let instances = ended.iter().filter(|(_, role, _)| matches!(role, Role::Container(_))).count();
+        match instances {
+            // Other children are not worth the hurry, and what follows them (a probe of every provider) must have none of it.
+            0 => self.instances.children.calm(),
+            1 => {}
+            _ => log::info!("{instances} instances ended in one turn"),
+        }
+        for (pid, role, cause) in ended {
             match role {
                 Role::Sweep => {
                     for pid in self.probes.start(self.instances.layout()) {
@@ -244,6 +260,7 @@ impl Reactor {
                 }
             }
         }
+        self.instances.children.calm();
     }
 
     /// Nothing of an earlier life is left, and it is known what can run here: servers may start.

@@ -30,6 +30,8 @@ const LOOP_NICENESS: i32 = 10;
 pub struct Children {
     /// The niceness that the loop was started with, while it has a better one.
     ordinary: Option<i32>,
+    /// This thread goes before everybody else just now.
+    hurries: bool,
     roles: HashMap<i32, Role>,
     /// Launchers whose report has not been dealt with.
     unsettled: usize,
@@ -57,10 +59,28 @@ impl Children {
         }
     }
 
+    /// Puts this thread before everybody else until `calm`, which must not be far: for as many deaths as have come, and no
+    /// longer. The kernel takes dead sandboxes down on the very CPUs on which the next ones are to be launched, and with
+    /// each of fifty launches the loop waits for its child's exec; niceness does not help against the kernel's threads, nor
+    /// against other sessions. Without the right to do so everything is as it was.
+    pub fn hurry(&mut self) {
+        self.hurries = schedule(0, libc::SCHED_RR, 1);
+    }
+
+    pub fn calm(&mut self) {
+        if std::mem::take(&mut self.hurries) {
+            schedule(0, libc::SCHED_OTHER, 0);
+        }
+    }
+
     pub fn add(&mut self, pid: i32, role: Role) {
         if let Some(ordinary) = self.ordinary {
             // SAFETY: takes plain numbers. It is our child and not reaped yet, so the pid is nobody else's.
             unsafe { libc::setpriority(libc::PRIO_PROCESS, pid as libc::id_t, ordinary) };
+        }
+        // What it inherited was for its exec; no launcher has the word yet, so no container has any of it.
+        if self.hurries {
+            schedule(pid, libc::SCHED_OTHER, 0);
         }
         if matches!(role, Role::Launcher(_)) {
             if self.unsettled == 0 {
@@ -125,4 +145,11 @@ impl Children {
     pub fn pid_of(&self, role: &Role) -> Option<i32> {
         self.roles.iter().find(|(_, other)| *other == role).map(|(pid, _)| *pid)
     }
+}
+
+/// True: so it is. 0 is this thread; any other pid is a child of ours that is not reaped yet, so it is nobody else's.
+fn schedule(pid: i32, policy: libc::c_int, priority: libc::c_int) -> bool {
+    let wanted = libc::sched_param { sched_priority: priority };
+    // SAFETY: takes plain numbers, and a struct that it only reads.
+    unsafe { libc::sched_setscheduler(pid, policy, &wanted) == 0 }
 }
