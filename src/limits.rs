@@ -53,7 +53,7 @@ pub const STREAM_BACKLOG_MAX: usize = MIB;
 /// Bytes taken from one source before the next has its turn.
 pub const READ_BUDGET: usize = 256 * KIB;
 /// Bytes given to one client before the next has its turn.
-pub const WRITE_BUDGET: usize = 128 * KIB;
+pub const WRITE_BUDGET: usize = 256 * KIB;
 
 /// From the first byte of a request (or the accept) to the end of its head.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
