@@ -13,12 +13,13 @@ use crate::sandbox::network::{self, Wanted};
 use crate::sandbox::plain;
 use crate::sandbox::plan::{LaunchPlan, Report, RuntimeKind, Users, fault, is_container_id};
 use crate::sandbox::rootfs::{self, PrivateMounts};
+use crate::sandbox::runtime;
 use crate::sandbox::spec::{self, Setting};
 use crate::sandbox::users::{self, Shift};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::getppid;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
 use std::net::IpAddr;
@@ -275,25 +276,13 @@ fn run(
 ) -> Result<i32, LaunchFault> {
     let LaunchPlan { container_id, runtime, layout, .. } = plan;
     let (log, pid_file) = (bundle.join("runtime.log"), bundle.join("pid"));
-    let mut command = Command::new(&runtime.binary);
-    command.arg("--root").arg(layout.runtime_root(&runtime.provider));
-    command.arg("--log").arg(&log).args(["--log-format", "json"]).args(&runtime.args).args(flag);
-    command.args(["run", "--detach", "--bundle"]).arg(bundle).arg("--pid-file").arg(&pid_file).arg(container_id);
-    command.current_dir("/").env_clear().env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
-    let launcher = std::process::id() as i32;
-    let namespace = namespace.map(AsRawFd::as_raw_fd);
-    // SAFETY: prctl, getppid and setns are async-signal-safe, nothing is allocated, and the descriptor outlives this.
-    unsafe {
-        command.pre_exec(move || {
-            die_with_parent(launcher)?;
-            if let Some(namespace) = namespace {
-                nix::errno::Errno::result(libc::setns(namespace, libc::CLONE_NEWNET))?;
-            }
-            Ok(())
-        });
-    }
-    let status = command
-        .status()
+    let root = layout.runtime_root(&runtime.provider);
+    let mut words = vec![runtime.binary.as_os_str(), "--root".as_ref(), root.as_ref()];
+    words.extend(["--log".as_ref(), log.as_os_str(), "--log-format".as_ref(), "json".as_ref()]);
+    words.extend(runtime.args.iter().map(OsStr::new).chain(flag.map(OsStr::new)));
+    words.extend(["run", "--detach", "--bundle"].map(OsStr::new));
+    words.extend([bundle.as_os_str(), "--pid-file".as_ref(), pid_file.as_ref(), container_id.as_ref()]);
+    let status = runtime::run(&words, namespace)
         .map_err(|e| fault(LaunchFaultKind::ProviderUnusable, &format!("starting {}", runtime.binary.display()), e))?;
     if !status.success() {
         return Err(fault(LaunchFaultKind::Runtime, &runtime.provider, complaint(&log, status)));

@@ -15,6 +15,7 @@ pub mod plan;
 pub mod probe;
 pub mod registry;
 pub mod rootfs;
+mod runtime;
 pub mod signal;
 pub mod spec;
 pub mod sweep;
