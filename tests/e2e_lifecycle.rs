@@ -177,10 +177,11 @@ impl Deaths {
             let back = |status: &Value| status["status"] == "ready" && status["restart_count"] == round;
             daemon.wait_until(name, "back", back);
         }
-        // To be before everybody else is for the loop, and for as long as it answers; a server never inherits it.
-        for pid in world::descendants(daemon.pid()).into_iter().filter(|pid| name(*pid).is_some()) {
-            // SAFETY: takes a plain number.
-            assert_eq!(unsafe { libc::sched_getscheduler(pid) }, libc::SCHED_OTHER);
+        // To be before everybody else is for the loop, and for as long as it answers; nobody ever inherits it.
+        for pid in world::descendants(daemon.pid()).into_iter().chain([daemon.pid()]) {
+            // SAFETY: takes a plain number. One that has ended meanwhile has no policy any more.
+            let policy = unsafe { libc::sched_getscheduler(pid) };
+            assert!(matches!(policy, libc::SCHED_OTHER | -1), "{:?} has policy {policy}", world::command_of(pid));
         }
         let mut deaths = Deaths::default();
         for (pid, at_ms) in ends {

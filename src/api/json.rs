@@ -7,6 +7,7 @@ use crate::wire::json::{self, Json};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
+use std::collections::HashMap;
 use std::fmt;
 use std::ops::RangeInclusive;
 
@@ -30,9 +31,9 @@ pub fn object(body: &[u8]) -> Result<Map<String, Value>, Fault> {
 pub fn members<'a, const N: usize>(body: &'a [u8], known: &[&'static str; N]) -> Result<[Option<Json<'a>>; N], Fault> {
     refuse_empty(body)?;
     // What is wrong is looked for again by the one who can say it.
-    let refused = || match serde_json::from_slice::<&RawValue>(body) {
-        Err(error) => invalid(&error),
-        Ok(_) => not_an_object("something else"),
+    let refused = || match serde_json::from_slice::<HashMap<String, &RawValue>>(body) {
+        Err(error) if !error.is_data() => invalid(&error),
+        Err(_) | Ok(_) => not_an_object("something else"),
     };
     let mut found = [None; N];
     for member in json::members(std::str::from_utf8(body).map_err(|_| refused())?) {
@@ -456,6 +457,7 @@ mod tests {
             ("{", Code::InvalidJson),
             ("{}x", Code::InvalidJson),
             (r#"{"method":}"#, Code::InvalidJson),
+            (r#"{"\ud800":1}"#, Code::InvalidJson),
             (r#"{"method":1,"method":1}"#, Code::InvalidJson),
             (r#"{"method":"x","paras":1}"#, Code::UnknownField),
             (r#"["x"]"#, Code::InvalidRequest),

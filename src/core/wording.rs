@@ -13,7 +13,7 @@ use serde_json::json;
 use std::borrow::Cow;
 use std::sync::LazyLock;
 
-/// Made once: every call is searched for it.
+/// Made once: every call is searched for it. A constant, but for the tables that a search needs.
 static PROGRESS_TOKEN: LazyLock<memmem::Finder<'static>> = LazyLock::new(|| memmem::Finder::new(b"progressToken"));
 
 pub(super) const INVALID_REQUEST: i64 = -32600;

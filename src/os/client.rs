@@ -192,12 +192,14 @@ impl Client {
         (self.socket, self.out.into_bytes())
     }
 
-    /// Sends what it can within the budget of a turn; true: it might take more. Writes first and asks later: only a short
+    /// Sends what it can, of an answer no more than the budget of one go; true: it might take more. A stream has a bound
+    /// of its own, which is looked at when its client takes no more, so it must come to that. Writes first and asks later: only a short
     /// write leaves anything for a WRITABLE event.
     pub fn flush(&mut self, now_ms: u64) -> io::Result<bool> {
-        let mut room = WRITE_BUDGET;
+        let mut room = if self.doing == Doing::Streaming { usize::MAX } else { WRITE_BUDGET };
         while !self.out.is_empty() {
             if room == 0 {
+                self.wait_for_room(now_ms)?;
                 return Ok(true);
             }
             match self.out.write_to(&mut self.socket, room) {
@@ -333,6 +335,28 @@ mod tests {
             assert!(client.has_backlog() && now_ms <= 2 * ANSWER_TIMEOUT.as_millis() as u64, "it holds on for ever");
         }
         assert!(now_ms >= ANSWER_TIMEOUT.as_millis() as u64, "it had its time: {now_ms}");
+    }
+
+    #[test]
+    fn a_large_answer_goes_out_in_pieces_and_a_stream_does_not_pile_up() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut peer = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (ours, _) = listener.accept().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let mut client = Client::new(ConnId(1), Socket::Tcp(TcpStream::from_std(ours)), Peer::Trusted, 0);
+        let reader = std::thread::spawn(move || io::copy(&mut peer, &mut io::sink()).unwrap());
+        client.out.tail().resize(3 * WRITE_BUDGET, b'a');
+        assert!(client.flush(0).unwrap(), "somebody else's turn");
+        assert!(client.out.len() >= 2 * WRITE_BUDGET && client.deadline_ms.is_some());
+        client.doing = Doing::Streaming;
+        for _ in 0..200 {
+            client.out.tail().extend_from_slice(&[b'e'; 2 * WRITE_BUDGET]);
+            while client.has_backlog() {
+                assert!(!client.flush(0).unwrap(), "it is not put off: its socket is full, or all is out");
+            }
+        }
+        std::mem::drop(client);
+        assert_eq!(reader.join().unwrap(), (403 * WRITE_BUDGET) as u64);
     }
 
     #[test]

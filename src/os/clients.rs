@@ -42,7 +42,7 @@ pub struct Clients {
     scratch: Vec<u8>,
     /// Those with something to write, or to end, before the loop sleeps.
     touched: Vec<ConnId>,
-    /// Those that have more to read though the kernel will not say so again.
+    /// Those that have more to read or to write though the kernel will not say so again.
     runnable: Vec<ConnId>,
     /// When to look at a client's deadline. Lazy: an entry may be early, never late.
     deadlines: BinaryHeap<Reverse<(u64, ConnId)>>,

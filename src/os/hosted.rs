@@ -6,7 +6,7 @@ use crate::core::Core;
 use crate::core::contract::{Exit, ExitCause, Input, LaunchFault, LaunchFaultKind, Now, StopSignal, Usage};
 use crate::core::definition::Definition;
 use crate::ids::{IdMap, InstanceId};
-use crate::limits::{DISCARDS_AT_ONCE, DISCARDS_DURING_LAUNCHES};
+use crate::limits::{DISCARDS_AT_ONCE, DISCARDS_DURING_LAUNCHES, STDOUT_PIPE};
 use crate::os::descriptors::Descriptors;
 use crate::os::meter::Meter;
 use crate::os::pipes::{Drawn, Pipes};
@@ -326,11 +326,20 @@ impl Instances {
     fn container_ended(&mut self, instance: InstanceId, cause: ExitCause, core: &mut Core, now: Now) {
         let Some(hosted) = self.map.get_mut(&instance) else { return };
         hosted.process = Process::Ended;
-        // All it ever wrote is in the pipes by now. A pipe holds little, so this is no place for a budget.
-        while let Drawn::Bytes(n) = hosted.pipes.stderr.read(&mut self.scratch) {
+        // All it ever wrote is in the pipes by now, and they hold no more than this; whatever comes beyond was written by
+        // somebody else who has them, after its death.
+        let mut left = STDOUT_PIPE;
+        while left > 0
+            && let Drawn::Bytes(n) = hosted.pipes.stderr.read(&mut self.scratch)
+        {
+            left = left.saturating_sub(n);
             core.handle(Input::StderrRead { instance, bytes: &self.scratch[..n] }, now);
         }
-        while let Drawn::Bytes(_) = draw(&mut hosted.pipes, &mut self.scratch) {
+        let mut left = STDOUT_PIPE;
+        while left > 0
+            && let Drawn::Bytes(n) = draw(&mut hosted.pipes, &mut self.scratch)
+        {
+            left = left.saturating_sub(n);
             read_lines(instance, hosted, core, now);
         }
         let oom = hosted.was_oom_killed();

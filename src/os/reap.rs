@@ -64,7 +64,10 @@ impl Children {
     /// each of fifty launches the loop waits for its child's exec; niceness does not help against the kernel's threads, nor
     /// against other sessions. Without the right to do so everything is as it was.
     pub fn hurry(&mut self) {
-        self.hurries = schedule(0, libc::SCHED_RR, 1);
+        // An operator's choice of another policy stays.
+        // SAFETY: takes a plain number.
+        let ordinary = unsafe { libc::sched_getscheduler(0) } == libc::SCHED_OTHER;
+        self.hurries = ordinary && schedule(0, libc::SCHED_RR, 1);
     }
 
     pub fn calm(&mut self) {

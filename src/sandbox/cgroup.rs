@@ -313,8 +313,8 @@ fn unescape(text: &str) -> PathBuf {
     PathBuf::from(std::ffi::OsString::from(String::from_utf8_lossy(&out).into_owned()))
 }
 
-/// How often the OOM killer has been at work on this host, for whatever reason; None if this kernel does not say. Costs a
-/// few microseconds, while the way to a cgroup's own count may be barred for many milliseconds, whenever somebody makes
+/// How often the OOM killer has been at work on this host, for whatever reason; None if this kernel does not say. Costs
+/// some ten microseconds, while the way to a cgroup's own count may be barred for many milliseconds, whenever somebody makes
 /// or removes a cgroup.
 pub fn oom_kills_of_host() -> Option<u64> {
     field(&text_of(Path::new("/proc/vmstat"))?, "oom_kill")
@@ -445,6 +445,6 @@ mod tests {
         assert_eq!(field(v1, "oom_kill"), Some(3));
         assert_eq!(field("low 0\noom 1\noom_kill 1\n", "oom_kill"), Some(1));
         assert_eq!(field("usage_usec 1500\n", "usage"), None);
-        assert!(oom_kills_of_host() <= oom_kills_of_host());
+        assert!(oom_kills_of_host().is_some());
     }
 }

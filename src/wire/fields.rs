@@ -7,7 +7,7 @@ use crate::limits::HEADERS_MAX;
 use memchr::{memchr, memmem};
 use std::sync::LazyLock;
 
-/// What a block ends with. Made once: every head is searched for it.
+/// What a block ends with. Made once: every head is searched for it. A constant, but for the tables that a search needs.
 static EMPTY_LINE: LazyLock<memmem::Finder<'static>> = LazyLock::new(|| memmem::Finder::new(b"\r\n\r\n"));
 
 pub type Room<'b> = [httparse::Header<'b>; HEADERS_MAX];

@@ -1,5 +1,6 @@
 //! JSON as text: values that are passed on and never looked into. Owns what a value is (RFC 8259), found in one walk that
-//! builds nothing and does not recurse. It refuses what `serde_json` refuses, and leaves it to that to say why.
+//! builds nothing and does not recurse. It refuses what `serde_json` refuses (a key that escapes half a
+//! character, too), and leaves it to that to say why.
 
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
@@ -33,10 +34,6 @@ impl<'a> Json<'a> {
         self.0
     }
 
-    pub fn is_object(self) -> bool {
-        self.0.starts_with('{')
-    }
-
     /// What a string says. Nothing: it is none, or it escapes half a character.
     pub fn text(self) -> Option<Cow<'a, str>> {
         let inner = self.0.strip_prefix('"')?.strip_suffix('"')?;
@@ -54,7 +51,8 @@ impl<'a> Json<'a> {
 impl JsonBuf {
     /// `text` is one value and nothing else.
     pub fn of(text: String) -> Result<JsonBuf, NotJson> {
-        Json::of(&text).map(Json::kept)
+        let value = Json::of(&text)?;
+        if value.get().len() == text.len() { Ok(JsonBuf(text.into_boxed_str())) } else { Ok(value.kept()) }
     }
 
     pub fn as_json(&self) -> Json<'_> {
