@@ -22,7 +22,10 @@ const IMMEDIATE: &[(&str, &str)] = &[
     ("kill tgkill pidfd_send_signal", "a signal is left at the door"),
     ("getpid gettid getppid getuid geteuid getrandom clock_gettime sysinfo uname", "known to the kernel"),
     ("timerfd_settime", "when to be woken"),
-    ("setpriority getpriority sched_setscheduler prlimit64 sched_yield sched_getaffinity", "of the scheduler"),
+    (
+        "setpriority getpriority sched_getscheduler sched_setscheduler prlimit64 sched_yield sched_getaffinity",
+        "of the scheduler",
+    ),
     ("lseek fstat fstatfs getdents64", "of what `openat` has let through"),
 ];
 
