@@ -4,6 +4,7 @@
 mod support;
 
 use serde_json::{Value, json};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use stdiod::limits::LINE_MAX;
 use support::{BASE, Daemon, RUDE, STRICT, on_both_providers, python};
@@ -11,6 +12,7 @@ use support::{BASE, Daemon, RUDE, STRICT, on_both_providers, python};
 on_both_providers!(
     a_hundred_clients_with_colliding_ids_each_get_their_own_answer,
     bad_manners_cost_the_call_they_belong_to_and_no_other,
+    large_answers_and_small_ones_pass_each_other_whole,
     payloads_pass_through_byte_for_byte,
     the_sandbox_shows_what_the_definition_says,
 );
@@ -98,6 +100,64 @@ fn bad_manners_cost_the_call_they_belong_to_and_no_other(provider: &str) {
 
     let status = daemon.status("rude");
     assert_eq!((&status["restart_count"], &status["status"]), (&json!(0), &json!("ready")), "{status:#}");
+}
+
+/// Large answers move piece by piece, in and out, in the gaps that small ones leave. No piece is lost or comes twice, and
+/// neither waits for the other to end.
+fn large_answers_and_small_ones_pass_each_other_whole(provider: &str) {
+    const SIZES: [usize; 4] = [60_000, 130_000, 1 << 20, 6 << 20];
+    let daemon = Daemon::start();
+    // `numbers` says so many bytes of which every eight say where they stand.
+    let counter = r#"
+import json, sys
+for line in sys.stdin:
+    message = json.loads(line)
+    if message.get("method") == "numbers":
+        result = {"text": "".join("%08x" % n for n in range(message["params"]["bytes"] // 8))}
+    elif "id" in message:
+        result = {}
+    else:
+        continue
+    print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
+"#;
+    let names = ["large-1", "large-2"];
+    for name in names {
+        daemon.register(&python(name, provider, counter));
+    }
+    daemon.register(&python("small", provider, RUDE));
+    let under_way = AtomicUsize::new(2 * names.len());
+    std::thread::scope(|scope| {
+        for name in names.into_iter().chain(names) {
+            let (daemon, under_way) = (&daemon, &under_way);
+            scope.spawn(move || {
+                let _done = Leaves(under_way);
+                let mut http = daemon.http();
+                for bytes in SIZES.into_iter().cycle().take(12) {
+                    let body = json!({"method": "numbers", "params": {"bytes": bytes}});
+                    let reply = http.request("POST", &format!("{BASE}/{name}/call"), Some(&body));
+                    assert_eq!(reply.status, 200, "{bytes}: {:.300}", reply.body_text());
+                    let expected: String = (0..bytes / 8).map(|n| format!("{n:08x}")).collect();
+                    assert!(reply.json()["result"]["text"] == expected, "{name}: {bytes} bytes are not what was said");
+                }
+            });
+        }
+        let mut calls = 0;
+        while under_way.load(Ordering::Relaxed) > 0 {
+            let text = format!("call {calls}");
+            assert_eq!(daemon.text("small", "echo", json!({"text": text})), text);
+            calls += 1;
+        }
+        assert!(calls > 48, "{calls} calls beside 48 large ones");
+    });
+}
+
+/// Counts down, also when its thread panics.
+struct Leaves<'a>(&'a AtomicUsize);
+
+impl Drop for Leaves<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 fn payloads_pass_through_byte_for_byte(provider: &str) {

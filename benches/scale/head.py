@@ -1,13 +1,14 @@
 """Head-of-line blocking: what a server's callers notice of two bad neighbours."""
-import http.client
 import json
 import multiprocessing
+import select
+import socket
 import statistics
 import time
 
 from rig import CPU, Daemon, load, pin
 
-# A call of this server is never answered; each of the clients makes the next when the last has timed out.
+# Calls of this server are never answered; each of its clients makes the next when the last has timed out.
 NEVER_MS, TIMEOUT_MS, TIMING_OUT = 3_600_000, 100, 4
 MIB = 1 << 20
 
@@ -54,7 +55,7 @@ def beside(daemon, host, cpu):
     """Calls of the quick server while `host` has the other two at work."""
     stop, counts = multiprocessing.Event(), multiprocessing.Queue()
     neighbours = [multiprocessing.Process(target=take_large, args=(host, cpu, stop, counts), daemon=True)]
-    neighbours += [multiprocessing.Process(target=time_out, args=(host, stop, counts), daemon=True) for _ in range(TIMING_OUT)]
+    neighbours += [multiprocessing.Process(target=time_out, args=(host, stop, counts), daemon=True)]
     for neighbour in neighbours:
         neighbour.start()
     time.sleep(0.5)
@@ -79,15 +80,21 @@ def take_large(daemon, cpu, stop, counts):
 
 
 def time_out(daemon, stop, counts):
-    client, count = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=30), 0
+    """With bare sockets: what a client library does for each answer would itself be what the others notice."""
     params = {"name": "echo", "arguments": {"delay_ms": NEVER_MS}}
     body = json.dumps({"method": "tools/call", "params": params, "timeout_ms": TIMEOUT_MS})
-    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {daemon.token}"}
+    head = f"POST /api/v1/mcp/servers/silent/call HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {daemon.token}\r\n"
+    request = f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+    clients, count = [], 0
+    for _ in range(TIMING_OUT):
+        clients.append(socket.create_connection(("127.0.0.1", daemon.port), timeout=30))
+        clients[-1].sendall(request)
+        time.sleep(TIMEOUT_MS / 1000 / TIMING_OUT)
     while not stop.is_set():
-        client.request("POST", "/api/v1/mcp/servers/silent/call", body, headers)
-        answer = client.getresponse()
-        text = answer.read()
-        if answer.status != 504:
-            raise SystemExit(f"no timeout, but {answer.status}: {text[:300]}")
-        count += 1
+        for client in select.select(clients, [], [], 1)[0]:
+            answer = client.recv(MIB)
+            if not answer.startswith(b"HTTP/1.1 504 "):
+                raise SystemExit(f"no timeout, but {answer[:300]}")
+            count += 1
+            client.sendall(request)
     counts.put(("timeouts", count))

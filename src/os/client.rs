@@ -5,8 +5,8 @@
 use crate::api::auth::{Peer, Shown};
 use crate::ids::ConnId;
 use crate::limits::{
-    ANSWER_TIMEOUT, BODY_TIMEOUT, HEAD_TIMEOUT, IDLE_TIMEOUT, LINGER_BYTES_MAX, LINGER_SILENCE_MAX, LINGER_TIME_MAX,
-    READ_BUDGET, STREAM_BACKLOG_MAX, WRITE_BUDGET, WRITE_TIMEOUT,
+    ANSWER_TIMEOUT, BODY_TIMEOUT, BYTES_AT_ONCE, HEAD_TIMEOUT, IDLE_TIMEOUT, LINGER_BYTES_MAX, LINGER_SILENCE_MAX,
+    LINGER_TIME_MAX, STREAM_BACKLOG_MAX, WRITE_TIMEOUT,
 };
 use crate::os::room::Share;
 use crate::wire::backlog::Backlog;
@@ -108,8 +108,10 @@ pub struct Client {
     pub readable: bool,
     /// It will send no more; said once, so it is kept until the end itself is read.
     pub hung_up: bool,
-    /// It has its place among those that go on in the next turn.
+    /// It has its place among those that go on in a later turn.
     pub queued: bool,
+    /// A part of its answer is out, and the rest goes on piece by piece.
+    pub large: bool,
     /// What is written to it; `flush` sends it.
     pub out: Backlog,
     /// While something is left to write: when the client last took any of it, and when it must have taken all.
@@ -148,6 +150,7 @@ impl Client {
             readable: true,
             hung_up: false,
             queued: false,
+            large: false,
             out: Backlog::default(),
             taken_ms: None,
             written_by_ms: None,
@@ -167,7 +170,7 @@ impl Client {
             step @ (Step::Continue | Step::Request | Step::Refuse(_)) => return Read1::Step(step),
         }
         let mut taken = 0;
-        while self.readable && taken < READ_BUDGET {
+        while self.readable && taken < BYTES_AT_ONCE {
             match self.socket.read(scratch) {
                 Ok(0) => return Read1::Gone,
                 Ok(n) => {
@@ -192,11 +195,11 @@ impl Client {
         (self.socket, self.out.into_bytes())
     }
 
-    /// Sends what it can, of an answer no more than the budget of one go; true: it might take more. A stream has a bound
-    /// of its own, which is looked at when its client takes no more, so it must come to that. Writes first and asks later: only a short
-    /// write leaves anything for a WRITABLE event.
-    pub fn flush(&mut self, now_ms: u64) -> io::Result<bool> {
-        let mut room = if self.doing == Doing::Streaming { usize::MAX } else { WRITE_BUDGET };
+    /// Sends what it can, of an answer so much at most; true: it might take more. A stream has a bound of its own, which
+    /// is looked at when its client takes no more, so it must come to that. Writes first and asks later: only a short write
+    /// leaves anything for a WRITABLE event.
+    pub fn flush(&mut self, most: usize, now_ms: u64) -> io::Result<bool> {
+        let mut room = if self.doing == Doing::Streaming { usize::MAX } else { most };
         while !self.out.is_empty() {
             if room == 0 {
                 self.wait_for_room(now_ms)?;
@@ -245,7 +248,7 @@ impl Client {
         let mut taken = 0;
         while let Doing::Lingering { drained, .. } = &mut self.doing
             && self.readable
-            && taken < READ_BUDGET
+            && taken < BYTES_AT_ONCE
         {
             match self.socket.read(scratch) {
                 Ok(n @ 1..) if *drained + n <= LINGER_BYTES_MAX => {
@@ -315,7 +318,7 @@ mod tests {
 
     /// As many turns as it takes.
     fn flush(client: &mut Client, now_ms: u64) {
-        while client.flush(now_ms).unwrap() {}
+        while client.flush(BYTES_AT_ONCE, now_ms).unwrap() {}
     }
 
     #[test]
@@ -345,18 +348,21 @@ mod tests {
         ours.set_nonblocking(true).unwrap();
         let mut client = Client::new(ConnId(1), Socket::Tcp(TcpStream::from_std(ours)), Peer::Trusted, 0);
         let reader = std::thread::spawn(move || io::copy(&mut peer, &mut io::sink()).unwrap());
-        client.out.tail().resize(3 * WRITE_BUDGET, b'a');
-        assert!(client.flush(0).unwrap(), "somebody else's turn");
-        assert!(client.out.len() >= 2 * WRITE_BUDGET && client.deadline_ms.is_some());
+        client.out.tail().resize(3 * BYTES_AT_ONCE, b'a');
+        assert!(client.flush(BYTES_AT_ONCE, 0).unwrap(), "somebody else's turn");
+        assert!(client.out.len() >= 2 * BYTES_AT_ONCE && client.deadline_ms.is_some());
         client.doing = Doing::Streaming;
         for _ in 0..200 {
-            client.out.tail().extend_from_slice(&[b'e'; 2 * WRITE_BUDGET]);
+            client.out.tail().extend_from_slice(&[b'e'; 2 * BYTES_AT_ONCE]);
             while client.has_backlog() {
-                assert!(!client.flush(0).unwrap(), "it is not put off: its socket is full, or all is out");
+                assert!(
+                    !client.flush(BYTES_AT_ONCE, 0).unwrap(),
+                    "it is not put off: its socket is full, or all is out"
+                );
             }
         }
         std::mem::drop(client);
-        assert_eq!(reader.join().unwrap(), (403 * WRITE_BUDGET) as u64);
+        assert_eq!(reader.join().unwrap(), (403 * BYTES_AT_ONCE) as u64);
     }
 
     #[test]
@@ -372,7 +378,7 @@ mod tests {
             assert!(client.has_backlog() && client.deadline_ms.is_none_or(|at| at > at_ms), "{at_ms}");
         }
         client.out.tail().resize(4 * STREAM_BACKLOG_MAX, b'a');
-        assert!(client.flush(1000 * SECOND).is_err(), "it hears too little of what is said");
+        assert!(client.flush(BYTES_AT_ONCE, 1000 * SECOND).is_err(), "it hears too little of what is said");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::core::Core;
 use crate::core::contract::{Answer, Ask, Input, News, Now, StreamEvent};
 use crate::core::definition::{PullPolicy, Source as RootfsSource};
 use crate::ids::{ConnId, IdMap};
-use crate::limits::{CONNECTIONS_MAX, CONNECTIONS_REFUSED_MAX, OVERLOAD_RETRY};
+use crate::limits::{BYTES_AT_ONCE, CONNECTIONS_MAX, CONNECTIONS_REFUSED_MAX, OVERLOAD_RETRY};
 use crate::os::client::{Client, Doing, Read1, Socket};
 use crate::os::descriptors::Descriptors;
 use crate::os::proxy::{self, Handed};
@@ -24,7 +24,7 @@ use crate::wire::http_in::{Method, Parser, Phase, Step};
 use crate::wire::http_out::{self, Framing, Response};
 use mio::{Interest, Registry};
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::io::{self, Write};
 
 pub struct Clients {
@@ -42,8 +42,10 @@ pub struct Clients {
     scratch: Vec<u8>,
     /// Those with something to write, or to end, before the loop sleeps.
     touched: Vec<ConnId>,
-    /// Those that have more to read or to write though the kernel will not say so again.
+    /// Those that have more to read though the kernel will not say so again.
     runnable: Vec<ConnId>,
+    /// Those whose answer is large, and whose socket may take more of it; the next one first.
+    large: VecDeque<ConnId>,
     /// When to look at a client's deadline. Lazy: an entry may be early, never late.
     deadlines: BinaryHeap<Reverse<(u64, ConnId)>>,
 }
@@ -62,6 +64,7 @@ impl Clients {
             scratch: vec![0; 64 * 1024],
             touched: Vec::new(),
             runnable: Vec::new(),
+            large: VecDeque::new(),
             deadlines: BinaryHeap::new(),
         }
     }
@@ -80,6 +83,10 @@ impl Clients {
 
     pub fn has_runnable(&self) -> bool {
         !self.runnable.is_empty()
+    }
+
+    pub fn has_large(&self) -> bool {
+        !self.large.is_empty()
     }
 
     // --- in ---------------------------------------------------------------------------------------------------------
@@ -128,14 +135,11 @@ impl Clients {
         }
     }
 
-    /// Everyone who stopped early in the last turn, with reading or with writing.
+    /// Everyone who stopped reading early in the last turn.
     pub fn serve_runnable(&mut self, core: &mut Core, now: Now) {
         for id in std::mem::take(&mut self.runnable) {
             let Some(client) = self.map.get_mut(&id) else { continue };
             client.queued = false;
-            if client.has_backlog() {
-                self.touched.push(id);
-            }
             self.serve(id, core, now);
         }
     }
@@ -309,25 +313,49 @@ impl Clients {
         let mut touched = std::mem::take(&mut self.touched);
         for id in touched.drain(..) {
             let Some(client) = self.map.get_mut(&id) else { continue };
-            if client.has_backlog() || client.doing == Doing::Closing {
-                let Ok(might_take_more) = client.flush(now.mono_ms) else {
-                    self.drop_client(id, core, now);
-                    continue;
-                };
-                // Whatever came meanwhile was left where it was.
-                let more = might_take_more || (!client.has_backlog() && client.has_unread());
-                if more && !std::mem::replace(&mut client.queued, true) {
-                    self.runnable.push(id);
-                }
-            }
-            if client.doing == Doing::Closed {
+            client.large |= client.out.len() > BYTES_AT_ONCE && client.doing != Doing::Streaming;
+            if !client.large {
+                self.write(id, BYTES_AT_ONCE, core, now);
+            } else if client.doing == Doing::Closed {
                 self.remove(id);
-                continue;
+            } else if !std::mem::replace(&mut client.queued, true) {
+                self.large.push_back(id);
             }
-            self.arm(id);
         }
         // Nobody was added meanwhile; the list keeps its memory.
         self.touched = touched;
+    }
+
+    /// The next piece of the large answer whose turn it is; false: there is none.
+    pub fn write_large(&mut self, most: usize, core: &mut Core, now: Now) -> bool {
+        let Some(id) = self.large.pop_front() else { return false };
+        if let Some(client) = self.map.get_mut(&id) {
+            client.queued = false;
+            self.write(id, most, core, now);
+        }
+        true
+    }
+
+    fn write(&mut self, id: ConnId, most: usize, core: &mut Core, now: Now) {
+        let Some(client) = self.map.get_mut(&id) else { return };
+        if client.has_backlog() || client.doing == Doing::Closing {
+            let Ok(might_take_more) = client.flush(most, now.mono_ms) else {
+                return self.drop_client(id, core, now);
+            };
+            client.large = client.has_backlog() && client.doing != Doing::Streaming;
+            if might_take_more && !std::mem::replace(&mut client.queued, true) {
+                self.large.push_back(id);
+            }
+            // Whatever came meanwhile was left where it was.
+            if !client.has_backlog() && client.has_unread() && !std::mem::replace(&mut client.queued, true) {
+                self.runnable.push(id);
+            }
+        }
+        if client.doing == Doing::Closed {
+            self.remove(id);
+        } else {
+            self.arm(id);
+        }
     }
 
     fn arm(&mut self, id: ConnId) {

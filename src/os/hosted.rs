@@ -6,9 +6,10 @@ use crate::core::Core;
 use crate::core::contract::{Exit, ExitCause, Input, LaunchFault, LaunchFaultKind, Now, StopSignal, Usage};
 use crate::core::definition::Definition;
 use crate::ids::{IdMap, InstanceId};
-use crate::limits::{DISCARDS_AT_ONCE, DISCARDS_DURING_LAUNCHES, STDOUT_PIPE};
+use crate::limits::{BYTES_AT_ONCE, DISCARDS_AT_ONCE, DISCARDS_DURING_LAUNCHES, STDOUT_PIPE};
 use crate::os::descriptors::Descriptors;
 use crate::os::meter::Meter;
+use crate::os::pace::Pace;
 use crate::os::pipes::{Drawn, Pipes};
 use crate::os::ports::Ports;
 use crate::os::reap::{Children, Role};
@@ -35,6 +36,10 @@ struct Hosted {
     cgroup: Option<CgroupFiles>,
     /// How often the host's OOM killer had been at work before its launch; None: unknown.
     oom_kills_before: Option<u64>,
+    /// In the middle of a large answer, which is read piece by piece.
+    large: bool,
+    /// It has its place among those that go on in a later turn.
+    queued: bool,
 }
 
 impl Hosted {
@@ -68,8 +73,9 @@ pub struct Instances {
     /// Distinguishes the containers of this life of the daemon from those of any other.
     boot_id: String,
     scratch: Vec<u8>,
-    /// Instances with more to read though the kernel will not say so again.
-    runnable: Vec<InstanceId>,
+    /// Instances in the middle of a large answer, with more of it to read; the next one first.
+    large: VecDeque<InstanceId>,
+    pub pace: Pace,
     turns: Turns,
     discards: VecDeque<Vec<OsString>>,
     discarding: usize,
@@ -95,7 +101,8 @@ impl Instances {
             cgroups: Hierarchies::of_this_host(),
             boot_id,
             scratch: vec![0; 64 * 1024],
-            runnable: Vec::new(),
+            large: VecDeque::new(),
+            pace: Pace::default(),
             turns: Turns::of_this_host(),
             discards: VecDeque::new(),
             discarding: 0,
@@ -112,7 +119,11 @@ impl Instances {
     }
 
     pub fn has_runnable(&self) -> bool {
-        !self.runnable.is_empty() || self.ports.has_runnable()
+        self.ports.has_runnable()
+    }
+
+    pub fn has_large(&self) -> bool {
+        !self.large.is_empty()
     }
 
     /// Nothing runs and nothing is being cleaned up.
@@ -161,11 +172,15 @@ impl Instances {
         }
         let process = Process::Launching { pid, report: Some(report) };
         let kind = plan.runtime.kind;
-        self.map.insert(instance, Hosted { container_id, kind, pipes, process, cgroup, oom_kills_before });
+        self.map.insert(
+            instance,
+            Hosted { container_id, kind, pipes, process, cgroup, oom_kills_before, large: false, queued: false },
+        );
         Ok(())
     }
 
-    pub fn write(&mut self, instance: InstanceId, bytes: Vec<u8>) {
+    pub fn write(&mut self, instance: InstanceId, bytes: Vec<u8>, now: Now) {
+        self.pace.asked(instance, now.mono_ms);
         if let Some(hosted) = self.map.get_mut(&instance)
             && !hosted.pipes.write(bytes)
         {
@@ -247,34 +262,56 @@ impl Instances {
     pub fn stdout_readable(&mut self, instance: InstanceId, ended: bool, core: &mut Core, now: Now) {
         if let Some(hosted) = self.map.get_mut(&instance) {
             hosted.pipes.stdout.woke(ended);
-            self.read(instance, core, now);
+            self.readable(instance, core, now);
         }
     }
 
     pub fn stderr_readable(&mut self, instance: InstanceId, ended: bool, core: &mut Core, now: Now) {
         if let Some(hosted) = self.map.get_mut(&instance) {
             hosted.pipes.stderr.woke(ended);
-            self.read(instance, core, now);
+            self.readable(instance, core, now);
         }
     }
 
-    pub fn serve_runnable(&mut self, core: &mut Core, now: Now) {
-        for instance in std::mem::take(&mut self.runnable) {
-            self.read(instance, core, now);
+    fn readable(&mut self, instance: InstanceId, core: &mut Core, now: Now) {
+        if self.map.get(&instance).is_some_and(|hosted| hosted.large) {
+            self.go_on_later(instance);
+        } else {
+            self.read(instance, BYTES_AT_ONCE, core, now);
         }
+    }
+
+    pub fn serve_runnable(&mut self) {
         self.ports.serve_runnable();
     }
 
-    /// Reads both outputs within their budget; what is left has its turn in the next one.
-    fn read(&mut self, instance: InstanceId, core: &mut Core, now: Now) {
+    /// The next piece of the large answer whose turn it is; false: there is none.
+    pub fn read_large(&mut self, most: usize, core: &mut Core, now: Now) -> bool {
+        let Some(instance) = self.large.pop_front() else { return false };
+        self.read(instance, most, core, now);
+        true
+    }
+
+    fn go_on_later(&mut self, instance: InstanceId) {
+        // Once: who stands there twice would have two shares.
+        if let Some(hosted) = self.map.get_mut(&instance)
+            && !std::mem::replace(&mut hosted.queued, true)
+        {
+            self.large.push_back(instance);
+        }
+    }
+
+    /// Reads so much of each output at most; what is left has its turn later.
+    fn read(&mut self, instance: InstanceId, most: usize, core: &mut Core, now: Now) {
         let Some(hosted) = self.map.get_mut(&instance) else { return };
-        read_stderr(instance, hosted, &mut self.scratch, core, now);
-        read_stdout(instance, hosted, &mut self.scratch, core, now);
-        if hosted.pipes.stdout.readable || hosted.pipes.stderr.readable {
-            // Once: who stands there twice would have two budgets.
-            if !self.runnable.contains(&instance) {
-                self.runnable.push(instance);
-            }
+        hosted.queued = false;
+        read_stderr(instance, hosted, &mut self.scratch, most, core, now);
+        let whole = read_stdout(instance, hosted, &mut self.scratch, most, core, now);
+        self.pace.heard(instance, whole && !hosted.large, now.mono_ms);
+        let more = hosted.pipes.stdout.readable || hosted.pipes.stderr.readable;
+        hosted.large = more || hosted.pipes.lines.pending() >= BYTES_AT_ONCE;
+        if more {
+            self.go_on_later(instance);
         }
     }
 
@@ -337,7 +374,7 @@ impl Instances {
         }
         let mut left = STDOUT_PIPE;
         while left > 0
-            && let Drawn::Bytes(n) = draw(&mut hosted.pipes, &mut self.scratch)
+            && let Drawn::Bytes(n) = draw(&mut hosted.pipes, &mut self.scratch, left)
         {
             left = left.saturating_sub(n);
             read_lines(instance, hosted, core, now);
@@ -361,47 +398,60 @@ impl Instances {
     }
 }
 
-fn read_stderr(instance: InstanceId, hosted: &mut Hosted, scratch: &mut [u8], core: &mut Core, now: Now) {
+fn read_stderr(instance: InstanceId, hosted: &mut Hosted, scratch: &mut [u8], most: usize, core: &mut Core, now: Now) {
     let mut taken = 0;
-    while hosted.pipes.stderr.within_budget(taken) {
+    while hosted.pipes.stderr.readable && taken < most {
         let Drawn::Bytes(n) = hosted.pipes.stderr.read(scratch) else { return };
         taken += n;
         core.handle(Input::StderrRead { instance, bytes: &scratch[..n] }, now);
     }
 }
 
-fn read_stdout(instance: InstanceId, hosted: &mut Hosted, scratch: &mut [u8], core: &mut Core, now: Now) {
-    let mut taken = 0;
-    while hosted.pipes.stdout.within_budget(taken) {
-        match draw(&mut hosted.pipes, scratch) {
+/// True: there was a whole line.
+fn read_stdout(
+    instance: InstanceId,
+    hosted: &mut Hosted,
+    scratch: &mut [u8],
+    most: usize,
+    core: &mut Core,
+    now: Now,
+) -> bool {
+    let (mut taken, mut whole) = (0, false);
+    while hosted.pipes.stdout.readable && taken < most {
+        match draw(&mut hosted.pipes, scratch, most - taken) {
             Drawn::Bytes(n) => {
                 taken += n;
-                read_lines(instance, hosted, core, now);
+                whole |= read_lines(instance, hosted, core, now);
             }
             Drawn::Empty => {}
             Drawn::Ended => core.handle(Input::StdoutClosed { instance }, now),
         }
     }
+    whole
 }
 
 /// One read of stdout. What begins goes by way of `scratch`, so that a server which says little needs no large buffer;
 /// what goes on is read to where it belongs.
-fn draw(pipes: &mut Pipes, scratch: &mut [u8]) -> Drawn {
+fn draw(pipes: &mut Pipes, scratch: &mut [u8], most: usize) -> Drawn {
     if pipes.lines.pending() > 0 {
-        let drawn = pipes.stdout.read(pipes.lines.room(scratch.len()));
+        let room = pipes.lines.room(scratch.len());
+        let most = room.len().min(most);
+        let drawn = pipes.stdout.read(&mut room[..most]);
         if let Drawn::Bytes(n) = drawn {
             pipes.lines.fed(n);
         }
         return drawn;
     }
-    let drawn = pipes.stdout.read(scratch);
+    let most = scratch.len().min(most);
+    let drawn = pipes.stdout.read(&mut scratch[..most]);
     if let Drawn::Bytes(n) = drawn {
         pipes.lines.feed(&scratch[..n]);
     }
     drawn
 }
 
-fn read_lines(instance: InstanceId, hosted: &mut Hosted, core: &mut Core, now: Now) {
+/// True: there was one.
+fn read_lines(instance: InstanceId, hosted: &mut Hosted, core: &mut Core, now: Now) -> bool {
     let mut whole = false;
     while let Some(line) = hosted.pipes.lines.next_line() {
         whole = true;
@@ -410,4 +460,5 @@ fn read_lines(instance: InstanceId, hosted: &mut Hosted, core: &mut Core, now: N
     if !whole {
         core.handle(Input::Stirred { instance }, now);
     }
+    whole
 }

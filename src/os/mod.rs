@@ -13,6 +13,7 @@ pub mod log_files;
 pub mod log_filter;
 pub mod meter;
 pub mod notify;
+pub mod pace;
 pub mod pipes;
 pub mod ports;
 pub mod probes;

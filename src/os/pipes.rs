@@ -3,7 +3,7 @@
 
 use crate::core::definition::Framing;
 use crate::ids::InstanceId;
-use crate::limits::{READ_BUDGET, STDIN_BACKLOG_MAX, STDOUT_PIPE};
+use crate::limits::{STDIN_BACKLOG_MAX, STDOUT_PIPE};
 use crate::os::token::Source;
 use crate::wire::backlog::Backlog;
 use crate::wire::lines::{Lines, framed};
@@ -153,10 +153,5 @@ impl Tap {
         self.readable = false;
         self.receiver = None;
         Drawn::Ended
-    }
-
-    /// May another `scratch` be read in this turn, or is it somebody else's?
-    pub fn within_budget(&self, taken: usize) -> bool {
-        self.readable && taken < READ_BUDGET
     }
 }

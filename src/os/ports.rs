@@ -7,7 +7,7 @@ use crate::core::Core;
 use crate::core::contract::{Input, LaunchFault, LaunchFaultKind, Now};
 use crate::core::definition::PortMapping;
 use crate::ids::{IdMap, InstanceId};
-use crate::limits::{KNOCK_PAUSE, KNOCK_WAIT, PORT_BUFFER, PORT_CONNECTIONS_MAX, READ_BUDGET};
+use crate::limits::{BYTES_AT_ONCE, KNOCK_PAUSE, KNOCK_WAIT, PORT_BUFFER, PORT_CONNECTIONS_MAX};
 use crate::os::client::Socket;
 use crate::os::descriptors::Descriptors;
 use crate::os::proxy::Handed;
@@ -312,7 +312,7 @@ impl Ports {
             if moved == 0 {
                 break;
             }
-            if taken > READ_BUDGET {
+            if taken > BYTES_AT_ONCE {
                 self.runnable.push(id);
                 return;
             }

@@ -7,7 +7,7 @@
 //! 4. deadlines that have passed;
 //! 5. do what the core wants until it wants nothing more: a failure is a new input, never a recursion; then launchers
 //!    get their turns;
-//! 6. write what is to be written, close what is over.
+//! 6. write what is to be written, close what is over; last, large answers move on by a piece.
 //!
 //! Nothing in a turn blocks but the first.
 
@@ -22,6 +22,7 @@ use crate::os::database::Database;
 use crate::os::hosted::Instances;
 use crate::os::log_files::LogFiles;
 use crate::os::notify::Notify;
+use crate::os::pace::Share;
 use crate::os::probes::{Probes, Verdict};
 use crate::os::pulls::Pulls;
 use crate::os::reap::Role;
@@ -50,6 +51,8 @@ pub struct Reactor {
     notify: Notify,
     reload: Reload,
     probes: Probes,
+    /// Of the large answers the last piece went out, not in.
+    moved_out: bool,
     announced: bool,
     /// Until then clients may take the last of their answers; none: they may not.
     leave_by_ms: Option<u64>,
@@ -65,6 +68,8 @@ enum Exit {
     Over,
 }
 
+/// While large answers wait for small ones: until the clock may have moved.
+const HOLD: Duration = Duration::from_millis(1);
 /// After a failed accept.
 const ACCEPT_PAUSE_MS: u64 = 100;
 
@@ -86,6 +91,7 @@ impl Reactor {
             notify: boot.notify,
             reload: boot.reload,
             probes: boot.probes,
+            moved_out: false,
             announced: false,
             leave_by_ms: None,
             exit: Exit::Running,
@@ -105,7 +111,7 @@ impl Reactor {
             }
             now = self.clock.now();
             self.clients.serve_runnable(&mut self.core, now);
-            self.instances.serve_runnable(&mut self.core, now);
+            self.instances.serve_runnable();
             // The dead first: everything they ever said is read then, and that their pipes are closed is no more news.
             let of_signals = |event: &&Event| Source::of(event.token()) == Source::Signals;
             for event in events.iter().filter(of_signals) {
@@ -118,6 +124,7 @@ impl Reactor {
             self.perform(now);
             self.instances.give_turns();
             self.clients.flush(&mut self.core, now);
+            self.move_large(now);
             self.announce(now);
             self.follow_exit(now);
         }
@@ -133,6 +140,10 @@ impl Reactor {
         // What the last phase gave the core to do counts too: a client that was dropped may have freed another's slot.
         if self.clients.has_runnable() || self.instances.has_runnable() || self.core.has_output() {
             return Ok(Some(Duration::ZERO));
+        }
+        if self.clients.has_large() || self.instances.has_large() {
+            let held = self.instances.pace.is_held(now.mono_ms);
+            return Ok(Some(if held { HOLD } else { Duration::ZERO }));
         }
         let due = [
             self.core.next_deadline(),
@@ -316,7 +327,7 @@ impl Reactor {
                     }
                 }
                 Output::Knock { instance } => self.instances.ports.knock(instance, now),
-                Output::Write { instance, bytes } => self.instances.write(instance, bytes),
+                Output::Write { instance, bytes } => self.instances.write(instance, bytes, now),
                 Output::CloseStdin { instance } => self.instances.close_stdin(instance),
                 Output::Signal { instance, signal } => self.instances.signal(instance, signal),
                 Output::Discard { instance } => self.instances.discard(instance),
@@ -375,6 +386,24 @@ impl Reactor {
         log::info!("summary: {clients} clients, {children} children, {fds} descriptors, {dropped} log entries dropped");
         for line in self.core.summary() {
             log::info!("summary: {line}");
+        }
+    }
+
+    // --- 6: large answers -------------------------------------------------------------------------------------------
+
+    fn move_large(&mut self, now: Now) {
+        let (core, clients, instances) = (&mut self.core, &mut self.clients, &mut self.instances);
+        match instances.pace.share(now.mono_ms) {
+            Share::Nothing => {}
+            Share::Piece(most) => {
+                // In and out by turns, as far as there is anything.
+                self.moved_out = !self.moved_out && clients.write_large(most, core, now)
+                    || !instances.read_large(most, core, now) && clients.write_large(most, core, now);
+            }
+            Share::PieceEachWay(most) => {
+                instances.read_large(most, core, now);
+                clients.write_large(most, core, now);
+            }
         }
     }
 
