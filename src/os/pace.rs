@@ -73,11 +73,11 @@ mod tests {
     #[test]
     fn alone_a_large_answer_never_waits() {
         let mut pace = Pace::default();
-        for now_ms in 5..50 {
-            pace.asked(LARGE, now_ms);
-            pace.heard(LARGE, false, now_ms);
-            assert!(!pace.is_held(now_ms));
-            assert_eq!(pace.share(now_ms), Share::PieceEachWay(PIECE_ALONE));
+        for at_ms in 5..50 {
+            pace.asked(LARGE, at_ms);
+            pace.heard(LARGE, false, at_ms);
+            assert!(!pace.is_held(at_ms));
+            assert_eq!(pace.share(at_ms), Share::PieceEachWay(PIECE_ALONE));
         }
     }
 
@@ -85,14 +85,14 @@ mod tests {
     fn among_others_it_moves_a_piece_for_each_of_their_answers() {
         let mut pace = Pace::default();
         assert_eq!(pace.share(4), Share::PieceEachWay(PIECE_ALONE));
-        for now_ms in 5..50 {
-            pace.asked(QUICK, now_ms);
-            assert_eq!(pace.share(now_ms), Share::Nothing);
-            pace.heard(LARGE, false, now_ms);
-            assert_eq!(pace.share(now_ms), Share::Nothing, "its own words are no reason to go on");
-            pace.heard(QUICK, true, now_ms);
-            assert_eq!(pace.share(now_ms), Share::Piece(PIECE_AMONG_OTHERS));
-            assert_eq!(pace.share(now_ms), Share::Nothing, "the client will ask again");
+        for at_ms in 5..50 {
+            pace.asked(QUICK, at_ms);
+            assert_eq!(pace.share(at_ms), Share::Nothing);
+            pace.heard(LARGE, false, at_ms);
+            assert_eq!(pace.share(at_ms), Share::Nothing, "its own words are no reason to go on");
+            pace.heard(QUICK, true, at_ms);
+            assert_eq!(pace.share(at_ms), Share::Piece(PIECE_AMONG_OTHERS));
+            assert_eq!(pace.share(at_ms), Share::Nothing, "the client will ask again");
         }
     }
 
