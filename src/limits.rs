@@ -50,12 +50,14 @@ pub const DESCRIPTORS_FORESEEN: u64 = 4 * KIB as u64;
 pub const CONNECTIONS_REFUSED_MAX: usize = 256;
 /// What a client may leave unread before it is dropped (answers to one call may be larger: they are one message).
 pub const STREAM_BACKLOG_MAX: usize = MIB;
-/// Bytes of one source in its first go of a turn, in or out: an answer of this size is not a large one.
+/// Bytes taken from one source before the next has its turn. An answer that is larger is a large one.
 pub const BYTES_AT_ONCE: usize = 80 * KIB;
-/// Pieces in which a large answer moves on: when nobody else is being answered, and among others. Measured: with 32 KiB a
+/// Pieces in which a large answer moves: when nobody else is being answered, and among others. Measured: with 32 KiB a
 /// small call beside large ones takes a third of the time that it takes with 256.
 pub const PIECE_ALONE: usize = 256 * KIB;
 pub const PIECE_AMONG_OTHERS: usize = 32 * KIB;
+/// For so long a large answer waits for a small one; it is one step of the clock.
+pub const HOLD: Duration = Duration::from_millis(1);
 
 /// From the first byte of a request (or the accept) to the end of its head.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use stdiod::limits::LINE_MAX;
-use support::{BASE, Daemon, RUDE, STRICT, on_both_providers, python};
+use support::{BASE, Daemon, RUDE, Reply, STRICT, on_both_providers, python};
 
 on_both_providers!(
     a_hundred_clients_with_colliding_ids_each_get_their_own_answer,
@@ -102,13 +102,8 @@ fn bad_manners_cost_the_call_they_belong_to_and_no_other(provider: &str) {
     assert_eq!((&status["restart_count"], &status["status"]), (&json!(0), &json!("ready")), "{status:#}");
 }
 
-/// Large answers move piece by piece, in and out, in the gaps that small ones leave. No piece is lost or comes twice, and
-/// neither waits for the other to end.
-fn large_answers_and_small_ones_pass_each_other_whole(provider: &str) {
-    const SIZES: [usize; 4] = [60_000, 130_000, 1 << 20, 6 << 20];
-    let daemon = Daemon::start();
-    // `numbers` says so many bytes of which every eight say where they stand.
-    let counter = r#"
+/// `numbers` says so many bytes of which every eight say where they stand.
+const COUNTER: &str = r#"
 import json, sys
 for line in sys.stdin:
     message = json.loads(line)
@@ -120,9 +115,20 @@ for line in sys.stdin:
         continue
     print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
 "#;
+
+fn is_counted(reply: &Reply, bytes: usize) {
+    assert_eq!(reply.status, 200, "{bytes}: {:.300}", reply.body_text());
+    let expected: String = (0..bytes / 8).map(|n| format!("{n:08x}")).collect();
+    assert!(reply.json()["result"]["text"] == expected, "{bytes} bytes are not what was said");
+}
+
+/// Large answers move piece by piece, in and out, in the gaps that small ones leave: none is lost or comes twice.
+fn large_answers_and_small_ones_pass_each_other_whole(provider: &str) {
+    const SIZES: [usize; 4] = [60_000, 130_000, 1 << 20, 6 << 20];
+    let daemon = Daemon::start();
     let names = ["large-1", "large-2"];
     for name in names {
-        daemon.register(&python(name, provider, counter));
+        daemon.register(&python(name, provider, COUNTER));
     }
     daemon.register(&python("small", provider, RUDE));
     let under_way = AtomicUsize::new(2 * names.len());
@@ -135,9 +141,7 @@ for line in sys.stdin:
                 for bytes in SIZES.into_iter().cycle().take(12) {
                     let body = json!({"method": "numbers", "params": {"bytes": bytes}});
                     let reply = http.request("POST", &format!("{BASE}/{name}/call"), Some(&body));
-                    assert_eq!(reply.status, 200, "{bytes}: {:.300}", reply.body_text());
-                    let expected: String = (0..bytes / 8).map(|n| format!("{n:08x}")).collect();
-                    assert!(reply.json()["result"]["text"] == expected, "{name}: {bytes} bytes are not what was said");
+                    is_counted(&reply, bytes);
                 }
             });
         }
@@ -217,6 +221,54 @@ fn the_sandbox_shows_what_the_definition_says(provider: &str) {
 
     let everything_shown = [daemon.status("rude").to_string(), daemon.log_tail()].concat();
     assert!(!everything_shown.contains("s3cret-value"), "{everything_shown}");
+}
+
+/// Whatever a client does before it takes a large answer: it comes, and so does what it asks for next.
+#[test]
+fn a_large_answer_reaches_clients_of_every_kind() {
+    const BYTES: usize = 3 << 20;
+    let daemon = Daemon::start();
+    daemon.register(&python("large", "crun", COUNTER));
+    daemon.register(&python("small", "crun", RUDE));
+    let request = |line: &str, more: &str, body: &[u8]| {
+        let head = format!("{line} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\n{more}", daemon.token());
+        let length = format!("Content-Type: application/json\r\nContent-Length: {}\r\n\r\n", body.len());
+        [head.as_bytes(), length.as_bytes(), body].concat()
+    };
+    let numbers = json!({"method": "numbers", "params": {"bytes": BYTES}}).to_string();
+    let call = |more| request(&format!("POST {BASE}/large/call"), more, numbers.as_bytes());
+
+    let mut pipelining = daemon.http();
+    pipelining.send_raw(&[call(""), call(""), call("Connection: close\r\n")].concat()).expect("it listens");
+    for _ in 0..3 {
+        is_counted(&pipelining.read_reply(false).expect("an answer"), BYTES);
+    }
+    assert_eq!(pipelining.read_to_close().expect("the end"), b"");
+
+    for _ in 0..10 {
+        let mut leaving = daemon.http();
+        leaving.send_raw(&call("")).expect("it listens");
+        leaving.line().expect("the beginning of the answer");
+    }
+
+    // What the daemon knows by itself it says in the turn in which it has read the last of a long request.
+    for _ in 0..40 {
+        daemon.text("small", "stderr", json!({"text": "x".repeat(4000)}));
+    }
+    let logs = request(&format!("GET {BASE}/small/logs"), "", &vec![b' '; 2 << 20]);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut http = daemon.http();
+                for _ in 0..25 {
+                    http.send_raw(&logs).expect("it listens");
+                    let reply = http.read_reply(false).expect("an answer");
+                    assert!(reply.status == 200 && reply.body.len() > 150_000, "{}", reply.status);
+                }
+            });
+        }
+    });
+    is_counted(&daemon.http().request_text("POST", &format!("{BASE}/large/call"), &numbers), BYTES);
 }
 
 #[test]

@@ -108,10 +108,12 @@ pub struct Client {
     pub readable: bool,
     /// It will send no more; said once, so it is kept until the end itself is read.
     pub hung_up: bool,
-    /// It has its place among those that go on in a later turn.
+    /// It has its place among those that go on reading in the next turn.
     pub queued: bool,
-    /// A part of its answer is out, and the rest goes on piece by piece.
+    /// Its answer is large, or its socket full: what is left goes out piece by piece.
     pub large: bool,
+    /// It has its place among those whose large answer goes on.
+    pub queued_large: bool,
     /// What is written to it; `flush` sends it.
     pub out: Backlog,
     /// While something is left to write: when the client last took any of it, and when it must have taken all.
@@ -151,6 +153,7 @@ impl Client {
             hung_up: false,
             queued: false,
             large: false,
+            queued_large: false,
             out: Backlog::default(),
             taken_ms: None,
             written_by_ms: None,

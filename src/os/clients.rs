@@ -308,7 +308,7 @@ impl Clients {
         self.touched.push(id);
     }
 
-    /// The last phase of a turn: write what there is, close what is over.
+    /// The last phase of a turn: write what there is, close what is over. Large answers only take their place.
     pub fn flush(&mut self, core: &mut Core, now: Now) {
         let mut touched = std::mem::take(&mut self.touched);
         for id in touched.drain(..) {
@@ -318,7 +318,7 @@ impl Clients {
                 self.write(id, BYTES_AT_ONCE, core, now);
             } else if client.doing == Doing::Closed {
                 self.remove(id);
-            } else if !std::mem::replace(&mut client.queued, true) {
+            } else if !std::mem::replace(&mut client.queued_large, true) {
                 self.large.push_back(id);
             }
         }
@@ -326,14 +326,14 @@ impl Clients {
         self.touched = touched;
     }
 
-    /// The next piece of the large answer whose turn it is; false: there is none.
-    pub fn write_large(&mut self, most: usize, core: &mut Core, now: Now) -> bool {
-        let Some(id) = self.large.pop_front() else { return false };
-        if let Some(client) = self.map.get_mut(&id) {
-            client.queued = false;
-            self.write(id, most, core, now);
+    /// The next piece of the large answer whose turn it is.
+    pub fn write_large(&mut self, most: usize, core: &mut Core, now: Now) {
+        while let Some(id) = self.large.pop_front() {
+            if let Some(client) = self.map.get_mut(&id) {
+                client.queued_large = false;
+                return self.write(id, most, core, now);
+            }
         }
-        true
     }
 
     fn write(&mut self, id: ConnId, most: usize, core: &mut Core, now: Now) {
@@ -343,7 +343,7 @@ impl Clients {
                 return self.drop_client(id, core, now);
             };
             client.large = client.has_backlog() && client.doing != Doing::Streaming;
-            if might_take_more && !std::mem::replace(&mut client.queued, true) {
+            if might_take_more && !std::mem::replace(&mut client.queued_large, true) {
                 self.large.push_back(id);
             }
             // Whatever came meanwhile was left where it was.

@@ -36,8 +36,18 @@ struct Hosted {
     cgroup: Option<CgroupFiles>,
     /// How often the host's OOM killer had been at work before its launch; None: unknown.
     oom_kills_before: Option<u64>,
-    /// In the middle of a large answer, which is read piece by piece.
+    flow: Flow,
+}
+
+/// How it answers.
+#[derive(Default)]
+struct Flow {
+    /// It was asked, and has said nothing whole since. What it says without being asked is no answer.
+    asked: bool,
+    /// It is in the middle of a large answer, which is read piece by piece.
     large: bool,
+    /// Its last one was large. So may be the next, and others need not wait for that.
+    last_was_large: bool,
     /// It has its place among those that go on in a later turn.
     queued: bool,
 }
@@ -73,7 +83,8 @@ pub struct Instances {
     /// Distinguishes the containers of this life of the daemon from those of any other.
     boot_id: String,
     scratch: Vec<u8>,
-    /// Instances in the middle of a large answer, with more of it to read; the next one first.
+    /// Instances with more to read though the kernel will not say so again, or in the middle of a large answer; the next
+    /// one first.
     large: VecDeque<InstanceId>,
     pub pace: Pace,
     turns: Turns,
@@ -116,10 +127,6 @@ impl Instances {
     /// The runtimes that are known to work.
     pub fn provide(&mut self, runtimes: BTreeMap<String, Runtime>) {
         self.runtimes = runtimes;
-    }
-
-    pub fn has_runnable(&self) -> bool {
-        self.ports.has_runnable()
     }
 
     pub fn has_large(&self) -> bool {
@@ -172,18 +179,18 @@ impl Instances {
         }
         let process = Process::Launching { pid, report: Some(report) };
         let kind = plan.runtime.kind;
-        self.map.insert(
-            instance,
-            Hosted { container_id, kind, pipes, process, cgroup, oom_kills_before, large: false, queued: false },
-        );
+        let flow = Flow::default();
+        self.map.insert(instance, Hosted { container_id, kind, pipes, process, cgroup, oom_kills_before, flow });
         Ok(())
     }
 
     pub fn write(&mut self, instance: InstanceId, bytes: Vec<u8>, now: Now) {
-        self.pace.asked(instance, now.mono_ms);
-        if let Some(hosted) = self.map.get_mut(&instance)
-            && !hosted.pipes.write(bytes)
-        {
+        let Some(hosted) = self.map.get_mut(&instance) else { return };
+        hosted.flow.asked = true;
+        if !hosted.flow.large && !hosted.flow.last_was_large {
+            self.pace.asked(instance, now.mono_ms);
+        }
+        if !hosted.pipes.write(bytes) {
             log::warn!("instance={instance} reads nothing: a message to it was dropped");
         }
     }
@@ -274,28 +281,28 @@ impl Instances {
     }
 
     fn readable(&mut self, instance: InstanceId, core: &mut Core, now: Now) {
-        if self.map.get(&instance).is_some_and(|hosted| hosted.large) {
+        if self.map.get(&instance).is_some_and(|hosted| hosted.flow.large) {
+            self.pace.heard(instance);
             self.go_on_later(instance);
         } else {
             self.read(instance, BYTES_AT_ONCE, core, now);
         }
     }
 
-    pub fn serve_runnable(&mut self) {
-        self.ports.serve_runnable();
-    }
-
-    /// The next piece of the large answer whose turn it is; false: there is none.
-    pub fn read_large(&mut self, most: usize, core: &mut Core, now: Now) -> bool {
-        let Some(instance) = self.large.pop_front() else { return false };
-        self.read(instance, most, core, now);
-        true
+    /// The next piece of the large answer whose turn it is.
+    pub fn read_large(&mut self, most: usize, core: &mut Core, now: Now) {
+        while let Some(instance) = self.large.pop_front() {
+            if let Some(hosted) = self.map.get_mut(&instance) {
+                hosted.flow.queued = false;
+                return self.read(instance, most, core, now);
+            }
+        }
     }
 
     fn go_on_later(&mut self, instance: InstanceId) {
         // Once: who stands there twice would have two shares.
         if let Some(hosted) = self.map.get_mut(&instance)
-            && !std::mem::replace(&mut hosted.queued, true)
+            && !std::mem::replace(&mut hosted.flow.queued, true)
         {
             self.large.push_back(instance);
         }
@@ -304,13 +311,18 @@ impl Instances {
     /// Reads so much of each output at most; what is left has its turn later.
     fn read(&mut self, instance: InstanceId, most: usize, core: &mut Core, now: Now) {
         let Some(hosted) = self.map.get_mut(&instance) else { return };
-        hosted.queued = false;
         read_stderr(instance, hosted, &mut self.scratch, most, core, now);
         let whole = read_stdout(instance, hosted, &mut self.scratch, most, core, now);
-        self.pace.heard(instance, whole && !hosted.large, now.mono_ms);
-        let more = hosted.pipes.stdout.readable || hosted.pipes.stderr.readable;
-        hosted.large = more || hosted.pipes.lines.pending() >= BYTES_AT_ONCE;
-        if more {
+        let Hosted { flow, pipes, .. } = hosted;
+        self.pace.heard(instance);
+        if whole {
+            if std::mem::take(&mut flow.asked) && !flow.large {
+                self.pace.answered(now.mono_ms);
+            }
+            flow.last_was_large = flow.large;
+        }
+        flow.large = pipes.stdout.readable || pipes.lines.is_amid_large();
+        if pipes.stdout.readable || pipes.stderr.readable {
             self.go_on_later(instance);
         }
     }
@@ -401,7 +413,8 @@ impl Instances {
 fn read_stderr(instance: InstanceId, hosted: &mut Hosted, scratch: &mut [u8], most: usize, core: &mut Core, now: Now) {
     let mut taken = 0;
     while hosted.pipes.stderr.readable && taken < most {
-        let Drawn::Bytes(n) = hosted.pipes.stderr.read(scratch) else { return };
+        let room = scratch.len().min(most - taken);
+        let Drawn::Bytes(n) = hosted.pipes.stderr.read(&mut scratch[..room]) else { return };
         taken += n;
         core.handle(Input::StderrRead { instance, bytes: &scratch[..n] }, now);
     }

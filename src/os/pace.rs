@@ -1,13 +1,11 @@
 //! How fast large answers move while small calls are about. A large answer is work for three processes: its server, its
 //! client and this one. The more of it at once, the longer everybody else waits, for the loop or for a CPU. So while others
-//! are being answered it moves in small pieces, one for each of their answers; when they are quiet, in large ones without
-//! a pause. Invariant: one of the large answers moves at least once within any two milliseconds.
+//! are being answered it moves in small pieces, one in each turn of the loop that has an answer of theirs; when they are
+//! quiet, or slow, in large ones. Others are those who call servers: what the daemon answers by itself is not waited for.
+//! Invariant: within three milliseconds there is a turn in which a large answer may move.
 
 use crate::ids::InstanceId;
-use crate::limits::{PIECE_ALONE, PIECE_AMONG_OTHERS};
-
-/// A small call holds the large ones up for this long: to the end of the next of the clock's steps.
-const HOLD_MS: u64 = 1;
+use crate::limits::{HOLD, PIECE_ALONE, PIECE_AMONG_OTHERS};
 
 #[derive(Default)]
 pub struct Pace {
@@ -23,7 +21,7 @@ pub struct Pace {
 
 /// How much of the large answers moves in one turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Share {
+pub enum Portion {
     Nothing,
     /// A piece of this size, in or out.
     Piece(usize),
@@ -32,34 +30,37 @@ pub enum Share {
 }
 
 impl Pace {
+    /// A server was asked whose answers are small.
     pub fn asked(&mut self, instance: InstanceId, now_ms: u64) {
         self.asked = Some((instance, now_ms));
     }
 
-    /// A server has said something; a whole message, and not a large one?
-    pub fn heard(&mut self, instance: InstanceId, small: bool, now_ms: u64) {
+    /// A server has said something.
+    pub fn heard(&mut self, instance: InstanceId) {
         self.asked = self.asked.filter(|(asked, _)| *asked != instance);
-        if small {
-            (self.answered_ms, self.answered_now) = (Some(now_ms), true);
-        }
+    }
+
+    /// What it said is a whole answer, and a small one.
+    pub fn answered(&mut self, now_ms: u64) {
+        (self.answered_ms, self.answered_now) = (Some(now_ms), true);
     }
 
     /// Large answers wait for a small one: it was asked for just now, or its client is about to ask for the next.
     pub fn is_held(&self, now_ms: u64) -> bool {
-        let is_recent = |at_ms: u64| now_ms <= at_ms + HOLD_MS;
+        let is_recent = |at_ms: u64| now_ms <= at_ms + HOLD.as_millis() as u64;
         let waits = self.answered_ms.is_some_and(is_recent) || self.asked.is_some_and(|(_, at_ms)| is_recent(at_ms));
         waits && is_recent(self.moved_ms)
     }
 
     /// For the turn that ends.
-    pub fn share(&mut self, now_ms: u64) -> Share {
-        let share = match std::mem::take(&mut self.answered_now) {
-            true => Share::Piece(PIECE_AMONG_OTHERS),
-            false if self.is_held(now_ms) => return Share::Nothing,
-            false => Share::PieceEachWay(PIECE_ALONE),
+    pub fn portion(&mut self, now_ms: u64) -> Portion {
+        let portion = match std::mem::take(&mut self.answered_now) {
+            true => Portion::Piece(PIECE_AMONG_OTHERS),
+            false if self.is_held(now_ms) => return Portion::Nothing,
+            false => Portion::PieceEachWay(PIECE_ALONE),
         };
         self.moved_ms = now_ms;
-        share
+        portion
     }
 }
 
@@ -75,40 +76,41 @@ mod tests {
         let mut pace = Pace::default();
         for at_ms in 5..50 {
             pace.asked(LARGE, at_ms);
-            pace.heard(LARGE, false, at_ms);
+            pace.heard(LARGE);
             assert!(!pace.is_held(at_ms));
-            assert_eq!(pace.share(at_ms), Share::PieceEachWay(PIECE_ALONE));
+            assert_eq!(pace.portion(at_ms), Portion::PieceEachWay(PIECE_ALONE));
         }
     }
 
     #[test]
     fn among_others_it_moves_a_piece_for_each_of_their_answers() {
         let mut pace = Pace::default();
-        assert_eq!(pace.share(4), Share::PieceEachWay(PIECE_ALONE));
+        assert_eq!(pace.portion(4), Portion::PieceEachWay(PIECE_ALONE));
         for at_ms in 5..50 {
             pace.asked(QUICK, at_ms);
-            assert_eq!(pace.share(at_ms), Share::Nothing);
-            pace.heard(LARGE, false, at_ms);
-            assert_eq!(pace.share(at_ms), Share::Nothing, "its own words are no reason to go on");
-            pace.heard(QUICK, true, at_ms);
-            assert_eq!(pace.share(at_ms), Share::Piece(PIECE_AMONG_OTHERS));
-            assert_eq!(pace.share(at_ms), Share::Nothing, "the client will ask again");
+            assert_eq!(pace.portion(at_ms), Portion::Nothing);
+            pace.heard(LARGE);
+            assert_eq!(pace.portion(at_ms), Portion::Nothing, "its own words are no reason to go on");
+            pace.heard(QUICK);
+            pace.answered(at_ms);
+            assert_eq!(pace.portion(at_ms), Portion::Piece(PIECE_AMONG_OTHERS));
+            assert_eq!(pace.portion(at_ms), Portion::Nothing, "the client will ask again");
         }
     }
 
     #[test]
-    fn it_waits_no_longer_than_two_milliseconds_whoever_is_asked() {
+    fn it_moves_again_and_again_whoever_is_asked() {
         let mut pace = Pace::default();
-        pace.share(5);
+        pace.portion(5);
         let moved = (6..1000).filter(|now_ms| {
             pace.asked(QUICK, *now_ms);
             let held = pace.is_held(*now_ms);
-            assert_eq!(pace.share(*now_ms) == Share::Nothing, held);
+            assert_eq!(pace.portion(*now_ms) == Portion::Nothing, held);
             !held
         });
         assert_eq!(moved.count(), 497);
-        pace.heard(QUICK, true, 1000);
-        assert_eq!(pace.share(1000), Share::Piece(PIECE_AMONG_OTHERS));
+        pace.answered(1000);
+        assert_eq!(pace.portion(1000), Portion::Piece(PIECE_AMONG_OTHERS));
         assert!(pace.is_held(1001) && !pace.is_held(1002));
     }
 }

@@ -50,7 +50,7 @@ impl Pipes {
         let (stdin_far, stdin) = pipe2(OFlag::O_CLOEXEC)?;
         let (stdout, stdout_far) = pipe2(OFlag::O_CLOEXEC)?;
         let (stderr, stderr_far) = pipe2(OFlag::O_CLOEXEC)?;
-        // Best effort: an answer of a megabyte comes in four pieces, not in sixteen, each of which would wake both sides.
+        // Best effort: alone, an answer of a megabyte comes in four pieces, not in sixteen, each of which would wake both sides.
         _ = fcntl(&stdout, FcntlArg::F_SETPIPE_SZ(STDOUT_PIPE as i32));
         for ours in [&stdin, &stdout, &stderr] {
             fcntl(ours, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;

@@ -13,7 +13,7 @@
 
 use crate::core::Core;
 use crate::core::contract::{Answer, ExitCause, Input, Now, Output};
-use crate::limits::LAST_ANSWERS;
+use crate::limits::{HOLD, LAST_ANSWERS};
 use crate::os::alarm::Alarm;
 use crate::os::boot::{Boot, Listener};
 use crate::os::clients::Clients;
@@ -22,7 +22,7 @@ use crate::os::database::Database;
 use crate::os::hosted::Instances;
 use crate::os::log_files::LogFiles;
 use crate::os::notify::Notify;
-use crate::os::pace::Share;
+use crate::os::pace::Portion;
 use crate::os::probes::{Probes, Verdict};
 use crate::os::pulls::Pulls;
 use crate::os::reap::Role;
@@ -68,8 +68,6 @@ enum Exit {
     Over,
 }
 
-/// While large answers wait for small ones: until the clock may have moved.
-const HOLD: Duration = Duration::from_millis(1);
 /// After a failed accept.
 const ACCEPT_PAUSE_MS: u64 = 100;
 
@@ -111,7 +109,7 @@ impl Reactor {
             }
             now = self.clock.now();
             self.clients.serve_runnable(&mut self.core, now);
-            self.instances.serve_runnable();
+            self.instances.ports.serve_runnable();
             // The dead first: everything they ever said is read then, and that their pipes are closed is no more news.
             let of_signals = |event: &&Event| Source::of(event.token()) == Source::Signals;
             for event in events.iter().filter(of_signals) {
@@ -138,10 +136,11 @@ impl Reactor {
     /// `now` is the last turn's: a deadline may be late by what that took, and rings then.
     fn sleep_for(&mut self, now: Now) -> io::Result<Option<Duration>> {
         // What the last phase gave the core to do counts too: a client that was dropped may have freed another's slot.
-        if self.clients.has_runnable() || self.instances.has_runnable() || self.core.has_output() {
+        if self.clients.has_runnable() || self.instances.ports.has_runnable() || self.core.has_output() {
             return Ok(Some(Duration::ZERO));
         }
         if self.clients.has_large() || self.instances.has_large() {
+            // A small answer may come before that.
             let held = self.instances.pace.is_held(now.mono_ms);
             return Ok(Some(if held { HOLD } else { Duration::ZERO }));
         }
@@ -393,14 +392,19 @@ impl Reactor {
 
     fn move_large(&mut self, now: Now) {
         let (core, clients, instances) = (&mut self.core, &mut self.clients, &mut self.instances);
-        match instances.pace.share(now.mono_ms) {
-            Share::Nothing => {}
-            Share::Piece(most) => {
+        match instances.pace.portion(now.mono_ms) {
+            Portion::Nothing => {}
+            Portion::Piece(most) => {
                 // In and out by turns, as far as there is anything.
-                self.moved_out = !self.moved_out && clients.write_large(most, core, now)
-                    || !instances.read_large(most, core, now) && clients.write_large(most, core, now);
+                if clients.has_large() && !(self.moved_out && instances.has_large()) {
+                    clients.write_large(most, core, now);
+                    self.moved_out = true;
+                } else {
+                    instances.read_large(most, core, now);
+                    self.moved_out = false;
+                }
             }
-            Share::PieceEachWay(most) => {
+            Portion::PieceEachWay(most) => {
                 instances.read_large(most, core, now);
                 clients.write_large(most, core, now);
             }

@@ -3,7 +3,7 @@
 
 use crate::core::definition::Framing;
 use crate::limits::{
-    FRAME_HEAD_MAX, LINE_BUFFER_KEPT, LINE_BUFFER_ROOMY_MAX, LINE_HEAD_KEPT, LINE_MAX, LINE_TAIL_KEPT,
+    BYTES_AT_ONCE, FRAME_HEAD_MAX, LINE_BUFFER_KEPT, LINE_BUFFER_ROOMY_MAX, LINE_HEAD_KEPT, LINE_MAX, LINE_TAIL_KEPT,
 };
 use memchr::memchr;
 
@@ -189,6 +189,11 @@ impl Lines {
                 return Some(Line::Whole(&self.buf[begin..begin + len]));
             }
         }
+    }
+
+    /// In the middle of a line that is not a small one.
+    pub fn is_amid_large(&self) -> bool {
+        self.pending() >= BYTES_AT_ONCE || self.discarding.as_ref().is_some_and(|line| !line.complete)
     }
 
     /// Bytes of a line that has not ended yet.
