@@ -19,16 +19,6 @@ pub struct Pace {
     moved_ms: u64,
 }
 
-/// How much of the large answers moves in one turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Portion {
-    Nothing,
-    /// A piece of this size, in or out.
-    Piece(usize),
-    /// A piece of this size in, and one out.
-    PieceEachWay(usize),
-}
-
 impl Pace {
     /// A server was asked whose answers are small.
     pub fn asked(&mut self, instance: InstanceId, now_ms: u64) {
@@ -52,15 +42,16 @@ impl Pace {
         waits && is_recent(self.moved_ms)
     }
 
-    /// For the turn that ends.
-    pub fn portion(&mut self, now_ms: u64) -> Portion {
-        let portion = match std::mem::take(&mut self.answered_now) {
-            true => Portion::Piece(PIECE_AMONG_OTHERS),
-            false if self.is_held(now_ms) => return Portion::Nothing,
-            false => Portion::PieceEachWay(PIECE_ALONE),
+    /// How much of a large answer moves at the end of this turn: a piece of one comes in, and one of the same or another
+    /// goes out.
+    pub fn portion(&mut self, now_ms: u64) -> Option<usize> {
+        let piece = match std::mem::take(&mut self.answered_now) {
+            true => PIECE_AMONG_OTHERS,
+            false if self.is_held(now_ms) => return None,
+            false => PIECE_ALONE,
         };
         self.moved_ms = now_ms;
-        portion
+        Some(piece)
     }
 }
 
@@ -78,23 +69,23 @@ mod tests {
             pace.asked(LARGE, at_ms);
             pace.heard(LARGE);
             assert!(!pace.is_held(at_ms));
-            assert_eq!(pace.portion(at_ms), Portion::PieceEachWay(PIECE_ALONE));
+            assert_eq!(pace.portion(at_ms), Some(PIECE_ALONE));
         }
     }
 
     #[test]
     fn among_others_it_moves_a_piece_for_each_of_their_answers() {
         let mut pace = Pace::default();
-        assert_eq!(pace.portion(4), Portion::PieceEachWay(PIECE_ALONE));
+        assert_eq!(pace.portion(4), Some(PIECE_ALONE));
         for at_ms in 5..50 {
             pace.asked(QUICK, at_ms);
-            assert_eq!(pace.portion(at_ms), Portion::Nothing);
+            assert_eq!(pace.portion(at_ms), None);
             pace.heard(LARGE);
-            assert_eq!(pace.portion(at_ms), Portion::Nothing, "its own words are no reason to go on");
+            assert_eq!(pace.portion(at_ms), None, "its own words are no reason to go on");
             pace.heard(QUICK);
             pace.answered(at_ms);
-            assert_eq!(pace.portion(at_ms), Portion::Piece(PIECE_AMONG_OTHERS));
-            assert_eq!(pace.portion(at_ms), Portion::Nothing, "the client will ask again");
+            assert_eq!(pace.portion(at_ms), Some(PIECE_AMONG_OTHERS));
+            assert_eq!(pace.portion(at_ms), None, "the client will ask again");
         }
     }
 
@@ -105,12 +96,12 @@ mod tests {
         let moved = (6..1000).filter(|now_ms| {
             pace.asked(QUICK, *now_ms);
             let held = pace.is_held(*now_ms);
-            assert_eq!(pace.portion(*now_ms) == Portion::Nothing, held);
+            assert_eq!(pace.portion(*now_ms).is_none(), held);
             !held
         });
         assert_eq!(moved.count(), 497);
         pace.answered(1000);
-        assert_eq!(pace.portion(1000), Portion::Piece(PIECE_AMONG_OTHERS));
+        assert_eq!(pace.portion(1000), Some(PIECE_AMONG_OTHERS));
         assert!(pace.is_held(1001) && !pace.is_held(1002));
     }
 }

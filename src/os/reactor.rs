@@ -22,7 +22,6 @@ use crate::os::database::Database;
 use crate::os::hosted::Instances;
 use crate::os::log_files::LogFiles;
 use crate::os::notify::Notify;
-use crate::os::pace::Portion;
 use crate::os::probes::{Probes, Verdict};
 use crate::os::pulls::Pulls;
 use crate::os::reap::Role;
@@ -51,8 +50,6 @@ pub struct Reactor {
     notify: Notify,
     reload: Reload,
     probes: Probes,
-    /// Of the large answers the last piece went out, not in.
-    moved_out: bool,
     announced: bool,
     /// Until then clients may take the last of their answers; none: they may not.
     leave_by_ms: Option<u64>,
@@ -89,7 +86,6 @@ impl Reactor {
             notify: boot.notify,
             reload: boot.reload,
             probes: boot.probes,
-            moved_out: false,
             announced: false,
             leave_by_ms: None,
             exit: Exit::Running,
@@ -391,23 +387,9 @@ impl Reactor {
     // --- 6: large answers -------------------------------------------------------------------------------------------
 
     fn move_large(&mut self, now: Now) {
-        let (core, clients, instances) = (&mut self.core, &mut self.clients, &mut self.instances);
-        match instances.pace.portion(now.mono_ms) {
-            Portion::Nothing => {}
-            Portion::Piece(most) => {
-                // In and out by turns, as far as there is anything.
-                if clients.has_large() && !(self.moved_out && instances.has_large()) {
-                    clients.write_large(most, core, now);
-                    self.moved_out = true;
-                } else {
-                    instances.read_large(most, core, now);
-                    self.moved_out = false;
-                }
-            }
-            Portion::PieceEachWay(most) => {
-                instances.read_large(most, core, now);
-                clients.write_large(most, core, now);
-            }
+        if let Some(most) = self.instances.pace.portion(now.mono_ms) {
+            self.instances.read_large(most, &mut self.core, now);
+            self.clients.write_large(most, &mut self.core, now);
         }
     }
 
