@@ -4,7 +4,7 @@
 use crate::api::fault::{Code, Fault};
 use crate::limits::STRING_MAX;
 use crate::wire::json::{self, Json};
-use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use std::collections::HashMap;
@@ -33,7 +33,10 @@ pub fn members<'a, const N: usize>(body: &'a [u8], known: &[&'static str; N]) ->
     // What is wrong is looked for again by the one who can say it.
     let refused = || match serde_json::from_slice::<HashMap<String, &RawValue>>(body) {
         Err(error) if !error.is_data() => invalid(&error),
-        Err(_) | Ok(_) => not_an_object("something else"),
+        Err(_) | Ok(_) => match serde_json::from_slice::<IgnoredAny>(body) {
+            Err(error) => invalid(&error),
+            Ok(_) => not_an_object(kind_of_text(body)),
+        },
     };
     let mut found = [None; N];
     for member in json::members(std::str::from_utf8(body).map_err(|_| refused())?) {
@@ -78,6 +81,18 @@ fn kind(value: &Value) -> &'static str {
         Value::String(_) => "a string",
         Value::Array(_) => "an array",
         Value::Object(_) => "an object",
+    }
+}
+
+/// As above, of a valid text.
+fn kind_of_text(text: &[u8]) -> &'static str {
+    match text.trim_ascii_start().first() {
+        Some(b'{') => "an object",
+        Some(b'[') => "an array",
+        Some(b'"') => "a string",
+        Some(b't' | b'f') => "a boolean",
+        Some(b'n') => "null",
+        Some(_) | None => "a number",
     }
 }
 
@@ -467,6 +482,15 @@ mod tests {
             let fault = members(body.as_bytes(), &known).unwrap_err();
             assert_eq!(fault.code, code, "{body}");
             assert!(!fault.message.contains("secret"));
+        }
+        for (body, words) in [
+            ("[1", "not valid JSON: EOF"),
+            (" [1]", "must be a JSON object, not an array"),
+            ("7", "must be a JSON object, not a number"),
+            ("null", "must be a JSON object, not null"),
+        ] {
+            let fault = members(body.as_bytes(), &known).unwrap_err();
+            assert!(fault.message.contains(words), "{body}: {}", fault.message);
         }
         assert!(members(b"{\"method\":\"\xff\"}", &known).is_err());
         assert!(members(b"{\"\xff\":1}", &known).is_err());
