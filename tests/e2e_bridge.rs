@@ -215,6 +215,8 @@ fn the_sandbox_shows_what_the_definition_says(provider: &str) {
     daemon.register(&definition);
     assert_eq!(daemon.text("rude", "read", json!({"path": "/data/kept"})), "still here");
     assert_eq!(daemon.request("DELETE", &format!("{BASE}/rude?volumes=true"), None).status, 204);
+    // When it is answered, not some time after: the next one of that name makes its own there.
+    assert!(!daemon.data_dir.join("volumes/rude").exists());
     daemon.register(&definition);
     let gone = daemon.tool("rude", "read", json!({"path": "/data/kept"}));
     assert_eq!((gone.status, gone.code()), (502, json!(-32000)), "{gone}");

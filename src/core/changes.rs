@@ -9,7 +9,7 @@ use crate::core::definition::Definition;
 use crate::core::lifecycle::Event;
 use crate::core::outbox::{ChangeKind, Pending};
 use crate::core::parked::WaitOn;
-use crate::core::server::Server;
+use crate::core::server::{Removal, Server};
 use crate::ids::{ConnId, ServerId, StoreSeq};
 use crate::limits::{SHUTDOWN_GRACE, STOP_GRACE};
 use std::sync::Arc;
@@ -144,7 +144,7 @@ impl Core {
 
     fn deleted(&mut self, id: ServerId, conn: ConnId, volumes: bool) {
         let server = self.servers.get_mut(&id).expect("a server that changes is not removed");
-        server.removing = Some(volumes);
+        server.removing = Some(if volumes { Removal::TakesVolumes } else { Removal::KeepsVolumes });
         server.desired_up = false;
         if self.parked.release(conn).is_some() {
             let grace_ms = (STOP_GRACE + SHUTDOWN_GRACE).as_millis() as u64;
@@ -156,8 +156,31 @@ impl Core {
         self.advance(id, Event::Stop);
     }
 
-    /// The last of a removed server: its record is gone and so is its container.
-    pub(super) fn forget(&mut self, id: ServerId) {
+    /// It is down, and its record is gone. Its name stays taken until its volumes are gone too: the next one of that name
+    /// would find them half removed, or have its own removed with them.
+    pub(super) fn follow_removal(&mut self, id: ServerId) {
+        let Some(server) = self.servers.get_mut(&id) else { return };
+        match server.removing {
+            Some(Removal::KeepsVolumes) => self.forget(id, None),
+            Some(Removal::TakesVolumes) => {
+                server.removing = Some(Removal::VolumesLeave);
+                let name = server.definition.name.clone();
+                self.outputs.push_back(Output::RemoveVolumes { server: id, name });
+            }
+            Some(Removal::VolumesLeave) | None => {}
+        }
+    }
+
+    pub(super) fn volumes_removed(&mut self, id: ServerId, outcome: Result<(), String>) {
+        let fault = outcome.err().map(|why| {
+            let message = format!("the server is removed, but not all of its volumes: {why}; see `stdiod volume ls`");
+            Fault::new(Code::Unavailable, message)
+        });
+        self.forget(id, fault);
+    }
+
+    /// The last of a removed server: its record is gone and so is its container. `fault`: what could not be removed.
+    fn forget(&mut self, id: ServerId, fault: Option<Fault>) {
         let Some(server) = self.servers.remove(&id) else { return };
         self.deadlines.cancel(super::Timer::State(id));
         self.fail_rounds(id);
@@ -172,13 +195,10 @@ impl Core {
         self.tell_presence(&server, "removed");
         self.outputs.push_back(Output::LogRemove { server: id });
         for (conn, _) in self.parked.on_server(id) {
-            self.answer(conn, Answer::Deleted);
+            self.answer(conn, fault.clone().map_or(Answer::Deleted, Answer::Refused));
         }
         for follower in server.followers {
             self.close_conn(follower.conn);
-        }
-        if server.removing == Some(true) {
-            self.outputs.push_back(Output::RemoveVolumes { name });
         }
     }
 

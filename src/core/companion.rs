@@ -6,7 +6,7 @@ use crate::core::Core;
 use crate::core::calls::Caller;
 use crate::core::eras::{Support, own_meta};
 use crate::core::lifecycle::{Event, State};
-use crate::core::server::{Dialect, Face, Hello, Kin, Refusal, Server};
+use crate::core::server::{Dialect, Face, Hello, Kin, Refusal, Removal, Server};
 use crate::core::sessions::STATELESS;
 use crate::ids::{InstanceId, ServerId};
 use crate::limits::{DISCOVER_TIMEOUT, SERVER_INFO_MAX};
@@ -69,7 +69,7 @@ impl Core {
 
     pub(super) fn dismiss(&mut self, instance: ServerId) {
         if let Some(server) = self.servers.get_mut(&instance) {
-            server.removing = Some(false);
+            server.removing = Some(Removal::KeepsVolumes);
             server.desired_up = false;
             self.advance(instance, Event::Stop);
         }

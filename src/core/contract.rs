@@ -62,6 +62,8 @@ pub enum Input<'a> {
     StderrRead { instance: InstanceId, bytes: &'a [u8] },
     /// Always the last word about an instance that was launched; stdout has been read to its end before.
     Exited { instance: InstanceId, exit: Exit },
+    /// As `RemoveVolumes` wanted, or why not all of them.
+    VolumesRemoved { server: ServerId, outcome: Result<(), String> },
 
     // --- logs on disk
     LogRestored { server: ServerId, entries: Vec<LogEntry> },
@@ -96,8 +98,9 @@ pub enum Output {
     Signal { instance: InstanceId, signal: StopSignal },
     /// The instance is over: remove its container, cgroup and files.
     Discard { instance: InstanceId },
-    /// The server is gone for good: remove its volumes too.
-    RemoveVolumes { name: String },
+    /// The server goes for good: remove its volumes too, after everything that is still to be discarded. `VolumesRemoved`
+    /// follows, and only then may somebody else have the name, and new volumes under it.
+    RemoveVolumes { server: ServerId, name: String },
 
     // --- logs on disk
     /// One more entry of the server's log; dropped and counted if the disk cannot follow.

@@ -238,6 +238,7 @@ impl Core {
             Input::StdoutClosed { instance } => self.advance_instance(instance, Event::StdoutClosed),
             Input::StderrRead { instance, bytes } => self.stderr_read(instance, bytes),
             Input::Exited { instance, exit } => self.advance_instance(instance, Event::Exited(exit)),
+            Input::VolumesRemoved { server, outcome } => self.volumes_removed(server, outcome),
             Input::LogRestored { server, entries } => self.log_restored(server, entries),
             Input::Reconfigured { default_provider } => self.settings.prefer(default_provider),
         }

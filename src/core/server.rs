@@ -25,6 +25,17 @@ pub struct Follower {
     pub owner: Arc<str>,
 }
 
+/// How far a server that goes for good has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// Once it is down it is forgotten.
+    KeepsVolumes,
+    /// Once it is down its volumes go first.
+    TakesVolumes,
+    /// They are on their way out.
+    VolumesLeave,
+}
+
 pub struct Server {
     pub id: ServerId,
     pub definition: Arc<Definition>,
@@ -64,8 +75,7 @@ pub struct Server {
     pub last_used_unix_ms: Option<u64>,
     /// A change of it is on its way to the store.
     pub changing: bool,
-    /// It is being removed; with its volumes?
-    pub removing: Option<bool>,
+    pub removing: Option<Removal>,
     /// How the instance that is just being discarded ended.
     pub ended_by: Option<Exit>,
     /// Why the present instance is being put down, if it is.

@@ -68,8 +68,8 @@ impl Core {
                 self.answer(conn, answer);
             }
         }
-        if state == State::Down && self.servers.get(&id).is_some_and(|server| server.removing.is_some()) {
-            self.forget(id);
+        if state == State::Down {
+            self.follow_removal(id);
         }
     }
 

@@ -66,7 +66,13 @@ impl Database {
         let role = match role {
             Role::InitDb => cluster::Role::InitDb,
             Role::Postgres => cluster::Role::Postgres,
-            Role::Launcher(_) | Role::Container(_) | Role::Discard | Role::Pull(_) | Role::Sweep | Role::Probe => {
+            Role::Launcher(_)
+            | Role::Container(_)
+            | Role::Discard
+            | Role::VolumeRemoval(_)
+            | Role::Pull(_)
+            | Role::Sweep
+            | Role::Probe => {
                 return;
             }
         };

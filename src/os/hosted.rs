@@ -5,7 +5,7 @@
 use crate::core::Core;
 use crate::core::contract::{Exit, ExitCause, Input, LaunchFault, LaunchFaultKind, Now, StopSignal, Usage};
 use crate::core::definition::Definition;
-use crate::ids::{IdMap, InstanceId};
+use crate::ids::{IdMap, InstanceId, ServerId};
 use crate::limits::{BYTES_AT_ONCE, DISCARDS_AT_ONCE, DISCARDS_DURING_LAUNCHES, STDOUT_PIPE};
 use crate::os::descriptors::Descriptors;
 use crate::os::meter::Meter;
@@ -24,7 +24,6 @@ use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::{BTreeMap, VecDeque};
-use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 
 struct Hosted {
@@ -88,8 +87,15 @@ pub struct Instances {
     large: VecDeque<InstanceId>,
     pub pace: Pace,
     turns: Turns,
-    discards: VecDeque<Vec<OsString>>,
+    chores: VecDeque<Chore>,
+    /// Children that are at it.
     discarding: usize,
+}
+
+/// What is still to be removed.
+enum Chore {
+    Container(String),
+    Volumes(ServerId, String),
 }
 
 impl Instances {
@@ -115,7 +121,7 @@ impl Instances {
             large: VecDeque::new(),
             pace: Pace::default(),
             turns: Turns::of_this_host(),
-            discards: VecDeque::new(),
+            chores: VecDeque::new(),
             discarding: 0,
         }
     }
@@ -135,7 +141,7 @@ impl Instances {
 
     /// Nothing runs and nothing is being cleaned up.
     pub fn is_at_rest(&self) -> bool {
-        self.map.is_empty() && self.discarding == 0 && self.discards.is_empty()
+        self.map.is_empty() && self.discarding == 0 && self.chores.is_empty()
     }
 
     // --- what the core wants ------------------------------------------------------------------------------------
@@ -221,17 +227,17 @@ impl Instances {
         self.ports.withdraw(instance);
         if let Some(hosted) = self.map.remove(&instance) {
             self.meter.forget(instance);
-            self.discards.push_back(discard::args(&self.layout, &hosted.container_id));
+            self.chores.push_back(Chore::Container(hosted.container_id));
         }
     }
 
     /// A server's volumes go only with the server, and only when that was asked for.
-    pub fn remove_volumes(&mut self, name: &str) {
-        self.discards.push_back(discard::volumes_args(&self.layout, name));
+    pub fn remove_volumes(&mut self, server: ServerId, name: String) {
+        self.chores.push_back(Chore::Volumes(server, name));
     }
 
     /// After everything else that the core wanted in this turn, so that nobody's start is late for another's work.
-    pub fn give_turns(&mut self) {
+    pub fn give_turns(&mut self, core: &mut Core, now: Now) {
         while let Some(instance) = self.turns.begin() {
             if let Some(Hosted { process: Process::Launching { report: Some(report), .. }, .. }) =
                 self.map.get(&instance)
@@ -239,21 +245,35 @@ impl Instances {
                 spawn::give_the_word(report);
             }
         }
-        self.start_discards();
+        self.start_chores(core, now);
     }
 
     /// What is dead can wait for what is to live.
-    fn start_discards(&mut self) {
+    fn start_chores(&mut self, core: &mut Core, now: Now) {
         let most = if self.turns.are_taken() { DISCARDS_DURING_LAUNCHES } else { DISCARDS_AT_ONCE };
         while self.discarding < most {
-            let Some(args) = self.discards.pop_front() else { return };
+            let (role, args) = match self.chores.front() {
+                None => return,
+                Some(Chore::Container(id)) => (Role::Discard, discard::args(&self.layout, id)),
+                // Not before the containers that had them are gone: something in there may still be writing.
+                Some(Chore::Volumes(..)) if self.discarding > 0 => return,
+                Some(Chore::Volumes(server, name)) => {
+                    (Role::VolumeRemoval(*server), discard::volumes_args(&self.layout, name))
+                }
+            };
+            self.chores.pop_front();
             match spawn::own_child(&args) {
                 Ok(pid) => {
-                    self.children.add(pid, Role::Discard);
+                    self.children.add(pid, role);
                     self.discarding += 1;
                 }
-                // What is left is found by the sweep of the next boot.
-                Err(e) => log::error!("a container cannot be cleaned up now: {e}"),
+                Err(e) => {
+                    // What is left of a container is found by the sweep of the next boot.
+                    log::error!("nothing can be cleaned up now: {e}");
+                    if let Role::VolumeRemoval(server) = role {
+                        core.handle(Input::VolumesRemoved { server, outcome: Err(e.to_string()) }, now);
+                    }
+                }
             }
         }
     }
@@ -333,6 +353,14 @@ impl Instances {
             Role::Launcher(instance) => self.launcher_ended(*instance, cause, registry, core, now),
             Role::Container(instance) => self.container_ended(*instance, cause, core, now),
             Role::Discard => self.discarding -= 1,
+            Role::VolumeRemoval(server) => {
+                self.discarding -= 1;
+                let outcome = match cause {
+                    ExitCause::Code(0) => Ok(()),
+                    ExitCause::Code(_) | ExitCause::Signal(_) => Err("the daemon's log says why".to_owned()),
+                };
+                core.handle(Input::VolumesRemoved { server: *server, outcome }, now);
+            }
             Role::Pull(_) | Role::Sweep | Role::Probe | Role::InitDb | Role::Postgres => {}
         }
     }

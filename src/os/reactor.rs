@@ -116,7 +116,7 @@ impl Reactor {
             }
             self.pass_deadlines(now);
             self.perform(now);
-            self.instances.give_turns();
+            self.instances.give_turns(&mut self.core, now);
             self.clients.flush(&mut self.core, now);
             self.move_large(now);
             self.announce(now);
@@ -258,7 +258,7 @@ impl Reactor {
                     let registry = self.poll.registry();
                     self.pulls.child_ended(pull, cause, &mut self.instances.children, registry, &mut self.core, now);
                 }
-                Role::Launcher(_) | Role::Container(_) | Role::Discard => {
+                Role::Launcher(_) | Role::Container(_) | Role::Discard | Role::VolumeRemoval(_) => {
                     self.instances.child_ended(&role, cause, self.poll.registry(), &mut self.core, now);
                     // At once, and not when all the others have been looked at too: of fifty that die together each
                     // would wait for the last words of all.
@@ -326,7 +326,7 @@ impl Reactor {
                 Output::CloseStdin { instance } => self.instances.close_stdin(instance),
                 Output::Signal { instance, signal } => self.instances.signal(instance, signal),
                 Output::Discard { instance } => self.instances.discard(instance),
-                Output::RemoveVolumes { name } => self.instances.remove_volumes(&name),
+                Output::RemoveVolumes { server, name } => self.instances.remove_volumes(server, name),
                 Output::Store { seq, op } => {
                     if let Some(outcome) = self.database.send(seq, op) {
                         self.core.handle(Input::StoreDone { seq, outcome }, now);

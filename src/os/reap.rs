@@ -3,7 +3,7 @@
 //! are kept until the last launcher is done.
 
 use crate::core::contract::ExitCause;
-use crate::ids::{InstanceId, PullId};
+use crate::ids::{InstanceId, PullId, ServerId};
 use nix::errno::Errno;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
@@ -13,8 +13,10 @@ use std::collections::HashMap;
 pub enum Role {
     Launcher(InstanceId),
     Container(InstanceId),
-    /// Removes what is left of an instance, or a server's volumes.
+    /// Removes what is left of an instance.
     Discard,
+    /// Removes a server's volumes.
+    VolumeRemoval(ServerId),
     Pull(PullId),
     Sweep,
     /// A trivial container of one provider.

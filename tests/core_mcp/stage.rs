@@ -235,13 +235,15 @@ impl Stage {
                 Output::Store { seq, .. } => {
                     self.core.handle(Input::StoreDone { seq, outcome: StoreOutcome::Committed }, self.now);
                 }
+                Output::RemoveVolumes { server, .. } => {
+                    self.core.handle(Input::VolumesRemoved { server, outcome: Ok(()) }, self.now);
+                }
                 Output::Discard { .. }
                 | Output::News { .. }
                 | Output::Pull { .. }
                 | Output::AbandonPull { .. }
                 | Output::Knock { .. }
                 | Output::CloseStdin { .. }
-                | Output::RemoveVolumes { .. }
                 | Output::LogKeep { .. }
                 | Output::LogRestore { .. }
                 | Output::LogRemove { .. }

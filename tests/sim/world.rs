@@ -42,6 +42,8 @@ pub struct World {
     processes: BTreeMap<InstanceId, Process>,
     /// Images on their way.
     pub(super) pulls: BTreeMap<PullId, String>,
+    /// Volumes on their way out: whose, and the name they are under.
+    removals: BTreeMap<ServerId, String>,
     store: FakeStore,
     pub(super) shadows: BTreeMap<String, Shadow>,
     pub(super) definitions: BTreeMap<String, Definition>,
@@ -79,6 +81,7 @@ impl World {
             followers: BTreeSet::new(),
             processes: BTreeMap::new(),
             pulls: BTreeMap::new(),
+            removals: BTreeMap::new(),
             store: FakeStore::default(),
             shadows: BTreeMap::new(),
             definitions: BTreeMap::new(),
@@ -115,6 +118,7 @@ impl World {
             5 => self.ask_change(),
             6 => self.leave(),
             7..=12 if self.rng.one_in(4) => self.pull_step(),
+            7..=12 if self.rng.one_in(6) => self.removal_step(),
             7..=12 => self.process_step(),
             13..=15 => self.store_step(),
             16 => self.toggle_store(),
@@ -334,6 +338,12 @@ impl World {
         self.input(Input::Exited { instance, exit: Exit { cause, oom: false } });
     }
 
+    pub(super) fn removal_step(&mut self) {
+        let Some((server, _)) = self.removals.pop_first() else { return };
+        let outcome = if self.rng.one_in(5) { Err("no space to remove".to_string()) } else { Ok(()) };
+        self.input(Input::VolumesRemoved { server, outcome });
+    }
+
     fn death(&mut self, server: &str, launch: bool) {
         let Some(rules) = self.definitions.get(server).map(|d| d.crash_loop.clone()) else { return };
         self.shadows.entry(server.to_string()).or_default().death(&rules, self.now.mono_ms, launch);
@@ -446,7 +456,11 @@ impl World {
                 Output::Discard { instance } => {
                     assert!(!self.processes.contains_key(&instance), "only what has ended is discarded");
                 }
-                Output::RemoveVolumes { name } => assert!(NAMES.contains(&name.as_str())),
+                Output::RemoveVolumes { server, name } => {
+                    assert!(NAMES.contains(&name.as_str()));
+                    assert!(self.processes.values().all(|p| p.server != name), "{name} runs, and its volumes go");
+                    assert!(self.removals.insert(server, name).is_none(), "volumes are removed once");
+                }
                 Output::Store { seq, op } => self.store.queue.push_back((seq, op)),
                 Output::Exit => self.exited = true,
             }
@@ -475,6 +489,7 @@ impl World {
     fn launch(&mut self, instance: InstanceId, definition: Definition) {
         let name = definition.name.clone();
         assert!(self.processes.values().all(|p| p.server != name), "{name} has an instance already");
+        assert!(self.removals.values().all(|other| *other != name), "{name} starts in volumes that are being removed");
         let earliest = self.shadows.get(&name).map_or(0, |shadow| shadow.earliest);
         assert!(self.now.mono_ms >= earliest, "{name} starts at {}, not before {earliest}", self.now.mono_ms);
         self.processes.insert(instance, Process::new(&name));
@@ -501,6 +516,7 @@ impl World {
             (Question::Register, Answer::Refused(_)) => {}
             (Question::Delete { name }, Answer::Deleted) => {
                 assert!(self.processes.values().all(|p| p.server != name), "gone, but it runs");
+                assert!(self.removals.values().all(|other| other != name), "gone, but its volumes are there");
                 self.shadows.remove(name);
             }
             (Question::Watch, Answer::News(_)) => self.watcher = Some(conn),

@@ -47,6 +47,7 @@ impl World {
             for pull in self.pulls.keys().copied().collect::<Vec<_>>() {
                 self.pull_ends(pull);
             }
+            self.removal_step();
             for instance in self.processes.keys().copied().collect::<Vec<_>>() {
                 self.behave_once(instance);
             }
