@@ -39,7 +39,7 @@ pub fn members<'a, const N: usize>(body: &'a [u8], known: &[&'static str; N]) ->
         },
     };
     let mut found = [None; N];
-    for member in json::members(std::str::from_utf8(body).map_err(|_| refused())?) {
+    for member in json::members(body) {
         let (key, value) = member.map_err(|_| refused())?;
         let place = known.iter().position(|known| *known == key);
         let place = &mut found[place.ok_or_else(|| unknown_field("", &key, known))?];

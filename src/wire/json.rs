@@ -1,6 +1,6 @@
 //! JSON as text: values that are passed on and never looked into. Owns what a value is (RFC 8259), found in one walk that
-//! builds nothing and does not recurse. It refuses what `serde_json` refuses (a key that escapes half a
-//! character, too), and leaves it to that to say why.
+//! builds nothing, does not recurse, and checks the encoding on its way: whatever it has gone over is UTF-8. It refuses
+//! what `serde_json` refuses (a key that escapes half a character, too), and leaves it to that to say why.
 
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
@@ -24,7 +24,7 @@ impl<'a> Json<'a> {
 
     /// `text` is one value and nothing else.
     pub fn of(text: &'a str) -> Result<Json<'a>, NotJson> {
-        let mut walk = Walk { text, at: 0 };
+        let mut walk = Walk { text: text.as_bytes(), at: 0 };
         let value = walk.value().ok_or(NotJson)?;
         walk.end().ok_or(NotJson)?;
         Ok(value)
@@ -93,7 +93,7 @@ enum Next {
 }
 
 /// Of the object that `text` is.
-pub fn members(text: &str) -> Members<'_> {
+pub fn members(text: &[u8]) -> Members<'_> {
     Members { walk: Walk { text, at: 0 }, next: Next::Open }
 }
 
@@ -153,13 +153,20 @@ impl<'a> Members<'a> {
 
 /// Through a text, up to `at`. Every step gives nothing if what it is to go over is not there.
 struct Walk<'a> {
-    text: &'a str,
+    text: &'a [u8],
     at: usize,
 }
 
 impl<'a> Walk<'a> {
     fn here(&self) -> Option<u8> {
-        self.text.as_bytes().get(self.at).copied()
+        self.text.get(self.at).copied()
+    }
+
+    /// What was gone over since `start`, which was once `at`.
+    fn since(&self, start: usize) -> &'a str {
+        // SAFETY: a step passes over what it has found to be a certain ASCII byte, or over a part of a string that
+        // `string` has found to be UTF-8; so it is between any two places where `at` has been.
+        unsafe { std::str::from_utf8_unchecked(&self.text[start..self.at]) }
     }
 
     /// The next byte that is no space; `at` is there.
@@ -227,7 +234,7 @@ impl<'a> Walk<'a> {
                 }
             }
             if open.is_empty() {
-                return Some(Json(&self.text[start..self.at]));
+                return Some(Json(self.since(start)));
             }
         }
     }
@@ -238,7 +245,7 @@ impl<'a> Walk<'a> {
         self.eat(b'"')?;
         let start = self.at - 1;
         let spelt = self.string()?;
-        let key = &self.text[start..self.at];
+        let key = self.since(start);
         self.eat(b':')?;
         Some((key, spelt))
     }
@@ -258,7 +265,7 @@ impl<'a> Walk<'a> {
     }
 
     fn word(&mut self, word: &[u8]) -> Option<()> {
-        self.text.as_bytes()[self.at..].starts_with(word).then(|| self.at += word.len())
+        self.text[self.at..].starts_with(word).then(|| self.at += word.len())
     }
 
     fn number(&mut self) -> Option<()> {
@@ -296,10 +303,15 @@ impl<'a> Walk<'a> {
     /// The rest of a string, from behind its first quote to behind its last.
     #[inline(always)]
     fn string(&mut self) -> Option<Spelt> {
-        let bytes = self.text.as_bytes();
+        let bytes = self.text;
         let mut spelt = Spelt::Plainly;
         loop {
-            self.at += plain(&bytes[self.at..]);
+            let (length, encoding) = plain(&bytes[self.at..]);
+            // A character never reaches over the bytes that end a part.
+            if encoding == Encoding::Unknown {
+                std::str::from_utf8(&bytes[self.at..self.at + length]).ok()?;
+            }
+            self.at += length;
             match bytes.get(self.at)? {
                 b'"' => {
                     self.at += 1;
@@ -328,26 +340,67 @@ enum Spelt {
     InEscapes,
 }
 
+/// What is known of bytes that were looked at for something else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Encoding {
+    Ascii,
+    Unknown,
+}
+
+/// Below this, asking the machine costs as much as it saves.
+#[cfg(target_arch = "x86_64")]
+const WIDE_MIN: usize = 1024;
+
+const ONES: u64 = u64::from_le_bytes([1; 8]);
+const HIGH: u64 = ONES << 7;
+
 /// How many bytes there are before the first that may not stand for itself in a string. Most strings are short, and
 /// some are all of a large answer: a few words first, then blocks, for which the compiler takes vectors.
 #[inline(always)]
-fn plain(bytes: &[u8]) -> usize {
-    let mut at = 0;
-    for word in bytes.chunks_exact(8).take(4) {
-        if let Some(found) = special_of(u64::from_le_bytes(word.try_into().expect("eight"))) {
-            return at + found;
+fn plain(bytes: &[u8]) -> (usize, Encoding) {
+    let (mut at, mut all) = (0, 0);
+    for word in bytes.as_chunks::<8>().0.iter().take(4) {
+        let word = u64::from_le_bytes(*word);
+        all |= word;
+        if let Some(found) = special_of(word) {
+            let encoding = if all & HIGH == 0 { Encoding::Ascii } else { Encoding::Unknown };
+            return (at + found, encoding);
         }
         at += 8;
     }
-    at + plain_of_long(&bytes[at..])
+    let (length, encoding) = plain_of_long(&bytes[at..]);
+    (at + length, if all & HIGH == 0 { encoding } else { Encoding::Unknown })
 }
 
+/// With the widest vectors that this machine has; the compiler by itself takes only those that every machine has.
 #[inline(never)]
-fn plain_of_long(bytes: &[u8]) -> usize {
-    let blocks = bytes.chunks_exact(64);
-    let clean = blocks.take_while(|block| !block.iter().fold(false, |found, byte| found | is_special(*byte))).count();
-    let rest = &bytes[clean * 64..];
-    clean * 64 + rest.iter().position(|byte| is_special(*byte)).unwrap_or(rest.len())
+fn plain_of_long(bytes: &[u8]) -> (usize, Encoding) {
+    #[cfg(target_arch = "x86_64")]
+    if bytes.len() >= WIDE_MIN && is_x86_feature_detected!("avx2") {
+        #[target_feature(enable = "avx2")]
+        fn wide(bytes: &[u8]) -> (usize, Encoding) {
+            plain_by_blocks(bytes)
+        }
+        // SAFETY: this machine has what it needs.
+        return unsafe { wide(bytes) };
+    }
+    plain_by_blocks(bytes)
+}
+
+#[inline(always)]
+fn plain_by_blocks(bytes: &[u8]) -> (usize, Encoding) {
+    let (mut at, mut all) = (0, 0);
+    for block in bytes.as_chunks::<64>().0 {
+        let special = block.iter().fold(0, |found, byte| found | u8::from(is_special(*byte)));
+        if special != 0 {
+            break;
+        }
+        (at, all) = (at + 64, block.iter().fold(all, |all, byte| all | byte));
+    }
+    let rest = &bytes[at..];
+    let rest = &rest[..rest.iter().position(|byte| is_special(*byte)).unwrap_or(rest.len())];
+    let all = rest.iter().fold(all, |all, byte| all | byte);
+    (at + rest.len(), if all.is_ascii() { Encoding::Ascii } else { Encoding::Unknown })
 }
 
 fn is_special(byte: u8) -> bool {
@@ -357,8 +410,6 @@ fn is_special(byte: u8) -> bool {
 /// The first of eight bytes, in the order of memory, that is special.
 #[inline(always)]
 fn special_of(word: u64) -> Option<usize> {
-    const ONES: u64 = u64::from_le_bytes([1; 8]);
-    const HIGH: u64 = ONES << 7;
     // Bytes below `n` get their high bit set; those above the first such byte may, too.
     let below = |word: u64, n: u8| word.wrapping_sub(ONES * n as u64) & !word & HIGH;
     let equal = |byte: u8| below(word ^ (ONES * byte as u64), 1);
@@ -428,8 +479,9 @@ mod tests {
             let pairs: Vec<(String, &str)> = members_by_serde(text)?;
             Some(pairs)
         });
-        let found: Option<Vec<(String, &str)>> =
-            members(text).map(|member| member.ok().map(|(key, value)| (key.into_owned(), value.get()))).collect();
+        let found: Option<Vec<(String, &str)>> = members(text.as_bytes())
+            .map(|member| member.ok().map(|(key, value)| (key.into_owned(), value.get())))
+            .collect();
         assert_eq!(found, judged, "{text:?}");
     }
 
@@ -532,7 +584,7 @@ mod tests {
             r#"{"jsonrpc":"2.0","id":17,"result":{"content":[{"type":"text","text":"a \"long\" one, longer than a word or two, with é and \u00e9"}],"x":[1,-2.5e3,true,null,{}]}}"#,
             r#" [ [ ] , { "k" : [ "\\" , "\/" ] } , -0.1E+2 ] "#,
         ];
-        let bytes = b"\"\\{}[],:0123456789eE+-.tfnu \n\t\x01\x7fa";
+        let bytes = b"\"\\{}[],:0123456789eE+-.tfnu \n\t\x01\x7fa\x80\xa9\xc3\xe2\xff";
         let mut random = 7u64;
         let mut next = |below: usize| {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -549,8 +601,9 @@ mod tests {
                     _ => text.truncate(at.max(8)),
                 }
             }
-            if let Ok(text) = std::str::from_utf8(&text) {
-                agree(text);
+            match std::str::from_utf8(&text) {
+                Ok(text) => agree(text),
+                Err(_) => assert!(members(&text).any(|member| member.is_err()), "{text:?}"),
             }
         }
     }
@@ -573,11 +626,14 @@ mod tests {
             for special in [b'"', b'\\', 0, 0x1f] {
                 let mut bytes = vec![b'a'; length];
                 bytes.extend([special, b'"', 0]);
-                assert_eq!(plain(&bytes), length);
-                bytes.iter_mut().take(length).for_each(|byte| *byte = 0xff);
-                assert_eq!(plain(&bytes), length);
+                assert_eq!(plain(&bytes), (length, Encoding::Ascii));
+                for high in 0..length {
+                    bytes[high] = 0xff;
+                    assert_eq!(plain(&bytes), (length, Encoding::Unknown));
+                    bytes[high] = b'a';
+                }
             }
-            assert_eq!(plain(&vec![b' '; length]), length);
+            assert_eq!(plain(&vec![b' '; length]), (length, Encoding::Ascii));
         }
     }
 }

@@ -55,7 +55,7 @@ struct Envelope<'a> {
 /// one of the known twice makes the whole line invalid: nobody can say which of the two was meant.
 pub fn parse(line: &[u8]) -> Option<Message<'_>> {
     let mut message = Envelope::default();
-    for member in json::members(std::str::from_utf8(line).ok()?) {
+    for member in json::members(line) {
         let (key, value) = member.ok()?;
         let place = match &*key {
             "id" => &mut message.id,
