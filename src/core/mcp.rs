@@ -294,16 +294,18 @@ impl Core {
         let (status, body) = match (errand.era, reply) {
             (Era::Same, Reply::Result(raw)) => {
                 self.settle_subscription(&errand);
-                (200, Body::Result(raw.get().into()))
+                (200, Body::Result(raw.get().as_bytes().into()))
             }
-            (Era::SessionOverStateless, Reply::Result(raw)) => (200, Body::Result(older_result(*raw))),
-            (Era::Same | Era::SessionOverStateless, Reply::Error { raw, .. }) => (200, Body::Error(raw.get().into())),
+            (Era::SessionOverStateless, Reply::Result(raw)) => (200, Body::Result(older_result(*raw).into())),
+            (Era::Same | Era::SessionOverStateless, Reply::Error { raw, .. }) => {
+                (200, Body::Error(raw.get().as_bytes().into()))
+            }
             (Era::Stateless | Era::StatelessOverSessions, Reply::Result(raw)) => {
-                (200, Body::Result(self.stateless_result(&errand, call, *raw)))
+                (200, Body::Result(self.stateless_result(&errand, call, *raw).into()))
             }
             (Era::Stateless | Era::StatelessOverSessions, Reply::Error { code, raw }) => {
                 let (code, raw) = stateless_error(&errand, *code, raw.get());
-                (stateless_status(code), Body::Error(raw.into_owned().into_bytes()))
+                (stateless_status(code), Body::Error(raw.into_owned().into_bytes().into()))
             }
             (_, Reply::Neither) => {
                 let fault = Fault::new(Code::BadServerOutput, "the reply has neither a valid result nor an error");
@@ -318,7 +320,7 @@ impl Core {
         self.settled(call, &errand, Settled::fault(&errand.after_rounds(fault.clone())));
     }
 
-    fn settled(&mut self, call: CallId, errand: &Errand, answer: Settled) {
+    fn settled(&mut self, call: CallId, errand: &Errand, answer: Settled<'_>) {
         match errand.voice {
             NOBODY => self.keep_answer(call, errand, answer),
             voice => self.finish(voice, Some(call), answer.status, answer.message(errand.id.get())),

@@ -19,7 +19,7 @@ struct Kept {
     server: ServerId,
     owner: Arc<str>,
     until_ms: u64,
-    answer: Settled,
+    answer: Settled<'static>,
 }
 
 /// Bounded in number, bytes and time; the oldest go first.
@@ -52,7 +52,7 @@ impl KeptAnswers {
         Some(kept)
     }
 
-    fn take(&mut self, call: CallId, server: ServerId, owner: &str, now_ms: u64) -> Option<Settled> {
+    fn take(&mut self, call: CallId, server: ServerId, owner: &str, now_ms: u64) -> Option<Settled<'static>> {
         let theirs = |kept: &&Kept| kept.server == server && *kept.owner == *owner && kept.until_ms > now_ms;
         self.table.get(&call).filter(theirs)?;
         self.order.retain(|other| *other != call);
@@ -103,9 +103,9 @@ impl Core {
     }
 
     /// The answer has come before its client did.
-    pub(super) fn keep_answer(&mut self, call: CallId, errand: &Errand, answer: Settled) {
+    pub(super) fn keep_answer(&mut self, call: CallId, errand: &Errand, answer: Settled<'_>) {
         let until_ms = self.now.mono_ms + QUESTION_TIMEOUT.as_millis() as u64;
-        let kept = Kept { server: errand.server, owner: Arc::clone(&errand.owner), until_ms, answer };
+        let kept = Kept { server: errand.server, owner: Arc::clone(&errand.owner), until_ms, answer: answer.kept() };
         self.kept.insert(call, kept);
     }
 
@@ -155,7 +155,7 @@ mod tests {
     use crate::ids::Uuid;
 
     fn kept(until_ms: u64, size: usize) -> Kept {
-        let answer = Settled { status: 200, body: Body::Result(vec![b'x'; size]) };
+        let answer = Settled { status: 200, body: Body::Result(vec![b'x'; size].into()) };
         Kept { server: ServerId(Uuid::nil()), owner: "me".into(), until_ms, answer }
     }
 

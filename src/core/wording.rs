@@ -62,19 +62,28 @@ pub(super) fn rpc_error(id: &str, code: i64, message: &str) -> Vec<u8> {
 }
 
 /// An answer before it is known under which id it is given.
-pub(super) struct Settled {
+pub(super) struct Settled<'a> {
     pub status: u16,
-    pub body: Body,
+    pub body: Body<'a>,
 }
 
-pub(super) enum Body {
-    Result(Vec<u8>),
-    Error(Vec<u8>),
+/// The server's own words as they lie in its buffer, or ours: they are copied once, into the message.
+pub(super) enum Body<'a> {
+    Result(Cow<'a, [u8]>),
+    Error(Cow<'a, [u8]>),
 }
 
-impl Settled {
-    pub fn fault(fault: &Fault) -> Settled {
-        Settled { status: 200, body: Body::Error(fault_error(fault).into_bytes()) }
+impl Settled<'_> {
+    pub fn fault(fault: &Fault) -> Settled<'static> {
+        Settled { status: 200, body: Body::Error(fault_error(fault).into_bytes().into()) }
+    }
+
+    pub fn kept(self) -> Settled<'static> {
+        let body = match self.body {
+            Body::Result(text) => Body::Result(text.into_owned().into()),
+            Body::Error(text) => Body::Error(text.into_owned().into()),
+        };
+        Settled { status: self.status, body }
     }
 
     pub fn message(&self, id: &str) -> Vec<u8> {
