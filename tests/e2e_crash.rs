@@ -4,7 +4,7 @@ mod support;
 
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
-use support::{BASE, Daemon, RUDE, SOON, STRICT, eventually, on_both_providers, python};
+use support::{BASE, Daemon, RUDE, SOON, STRICT, eventually, on_both_providers, python, world};
 
 on_both_providers!(
     a_killed_sandbox_fails_its_call_at_once_and_comes_back,
@@ -126,4 +126,21 @@ fn a_server_that_cannot_start_says_why_and_is_still_registered() {
         assert_eq!(call.outcome(), "not_sent", "{call}");
         assert!([502, 503, 504].contains(&call.status), "{call}");
     }
+}
+
+/// A plain child can be ended by any signal; the first process of a container only by a kill or by one that it asks for.
+#[test]
+fn a_death_by_a_real_time_signal_is_a_death_like_any_other() {
+    const REAL_TIME: i32 = 40;
+    let daemon = Daemon::with("STDIOD_ALLOW_ISOLATION_NONE", "true").start();
+    let cmd = ["/usr/bin/python3", "-c", RUDE];
+    daemon.register(&json!({"name": "plain", "rootfs": "host", "provider": "none", "cmd": cmd}));
+    let is_it = |pid: &i32| world::command_of(*pid).is_some_and(|command| command.starts_with("/usr/bin/python3 -c"));
+    let victim = world::descendants(daemon.pid()).into_iter().find(is_it).expect("it runs");
+    // SAFETY: takes plain numbers.
+    assert_eq!(unsafe { libc::kill(victim, REAL_TIME) }, 0);
+    let status =
+        daemon.wait_until("plain", "back", |status| status["status"] == "ready" && status["restart_count"] == 1);
+    assert_eq!(status["last_crash"]["signal"], REAL_TIME, "{status:#}");
+    assert_eq!(daemon.text("plain", "echo", json!({"text": "again"})), "again");
 }

@@ -147,6 +147,29 @@ fn refused_by_name(daemon: &Daemon, provider: &str, port: u16) {
     nowhere["network"] = json!("nowhere");
     let refused = daemon.try_register(&nowhere);
     assert_eq!((refused.status, refused.code()), (400, json!("invalid_request")), "{refused}");
+    // Nor is a server that runs taken down for it.
+    let before = daemon.status("web");
+    let refused = daemon.request("PATCH", &format!("{BASE}/web"), Some(&json!({"network": "nowhere"})));
+    assert_eq!((refused.status, refused.code()), (400, json!("invalid_request")), "{refused}");
+    let after = daemon.status("web");
+    assert_eq!((&after["status"], &after["restart_count"]), (&json!("ready"), &before["restart_count"]), "{after:#}");
+}
+
+#[test]
+fn a_port_that_many_ask_for_at_once_is_given_to_one() {
+    let daemon = Daemon::start();
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port").port();
+    let register = &|n: usize| {
+        let mut web = python_with(&format!("web-{n}"), "crun", WEB, &["80"]);
+        (web["ports"], web["stdio_bridge"]) = (json!([format!("{port}:80")]), json!(false));
+        daemon.request("POST", &format!("{BASE}?wait=false"), Some(&web)).status
+    };
+    let given: Vec<u16> = std::thread::scope(|scope| {
+        let asked: Vec<_> = (0..8).map(|n| scope.spawn(move || register(n))).collect();
+        asked.into_iter().map(|answer| answer.join().expect("no panic")).collect()
+    });
+    assert_eq!(given.iter().filter(|status| **status == 201).count(), 1, "{given:?}");
+    assert_eq!(given.iter().filter(|status| **status == 409).count(), 7, "{given:?}");
 }
 
 fn an_egress_list_opens_what_it_says_and_nothing_else(provider: &str) {

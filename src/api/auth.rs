@@ -136,6 +136,8 @@ pub struct Tokens {
     by_name: BTreeMap<String, Arc<Known>>,
     /// Counts the changes.
     edition: u64,
+    /// The store has not been read: there may be others that are good.
+    unread: bool,
 }
 
 /// What the other end of a connection showed with its last request, and who that was: as long as it shows the same and no
@@ -154,6 +156,15 @@ struct Known {
 }
 
 impl Tokens {
+    /// Until `read`, nobody is told that a token is not known.
+    pub fn unread() -> Tokens {
+        Tokens { unread: true, ..Tokens::default() }
+    }
+
+    pub fn read(&mut self) {
+        self.unread = false;
+    }
+
     /// False: its name or its hash is there already, and nothing has changed.
     pub fn insert(&mut self, token: Token) -> bool {
         if self.by_name.contains_key(&token.name) || self.by_hash.contains_key(&token.hash) {
@@ -221,6 +232,10 @@ impl Tokens {
         };
         match self.by_hash.get(&hash(secret)) {
             Some(known) => Ok(known.principal.clone()),
+            None if self.unread => {
+                let why = "tokens are not known yet: the daemon is starting, or its database is away";
+                Err(Fault::new(Code::StoreUnavailable, why).retry_after_ms(1_000))
+            }
             None => Err(unauthorized("this token is not known, or was revoked")),
         }
     }
@@ -448,5 +463,16 @@ mod tests {
         for host in ["evil.example", "evil.example:8480", "127.0.0.1.evil.example", "[evil.example]", "localhost."] {
             assert!(refuse_foreign_pages(host, None).is_err(), "{host}");
         }
+    }
+
+    #[test]
+    fn before_the_store_is_read_no_token_is_called_wrong() {
+        let mut tokens = Tokens::unread();
+        let code = |tokens: &Tokens, header: Option<&[u8]>| tokens.authenticate(header).unwrap_err().code;
+        assert_eq!(code(&tokens, Some(b"Bearer good")), Code::StoreUnavailable);
+        assert_eq!(code(&tokens, Some(b"Basic good")), Code::Unauthorized);
+        assert_eq!(code(&tokens, None), Code::Unauthorized);
+        tokens.read();
+        assert_eq!(code(&tokens, Some(b"Bearer good")), Code::Unauthorized);
     }
 }

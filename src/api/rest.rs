@@ -2,7 +2,7 @@
 //! and media types; never waits and never decides. A call's `params` and a server's `result` pass through as slices.
 
 use crate::api::auth::{self, Need, Peer, Principal, Scopes, Shown, Tokens};
-use crate::api::fault::{self, Code, Fault};
+use crate::api::fault::{self, Code, Fault, Outcome};
 use crate::api::json::{self, Field, Fields};
 use crate::api::mcp::{self, EVENTS};
 use crate::api::register;
@@ -51,7 +51,13 @@ pub fn interpret<'a>(
             Err(response) => Interpreted::Direct(response),
         });
     }
-    let who = identify(request, tokens, peer, shown, route.needs())?;
+    let is_call = matches!(route, Route::Call(_));
+    let asked = identify(request, tokens, peer, shown, route.needs()).and_then(|who| asked(request, route, who));
+    // Whoever calls a server is told in every error whether the call may have been made.
+    asked.map_err(|fault| if is_call { fault.outcome(Outcome::NotSent) } else { fault })
+}
+
+fn asked<'a>(request: &Request<'a>, route: Route, who: Principal) -> Result<Interpreted<'a>, Fault> {
     let mut query = Query::of(request, known_query(&route))?;
     let ask = match route {
         Route::Healthz => {

@@ -14,6 +14,7 @@ use crate::core::server::{Follower, Server};
 use crate::core::{Core, Phase, Timer, status_is};
 use crate::ids::{ConnId, InstanceId, ServerId, Uuid};
 use crate::limits::{FOLLOWERS_MAX, KEEP_ALIVE, SERVERS_MAX, STOP_GRACE, STORE_WAIT, TOKENS_MAX};
+use std::borrow::Cow;
 use std::sync::Arc;
 
 impl Core {
@@ -27,6 +28,7 @@ impl Core {
             self.outputs.push_back(Output::Answer { conn, answer });
             return;
         }
+        let is_call = matches!(ask, Ask::Call { .. });
         let done = match self.phase {
             Phase::Running => self.dispatch(conn, who, ask),
             Phase::Booting { .. } => {
@@ -40,7 +42,11 @@ impl Core {
             Ok(Some(answer)) => self.outputs.push_back(Output::Answer { conn, answer }),
             // Parked; the answer comes later.
             Ok(None) => {}
-            Err(fault) => self.outputs.push_back(Output::Answer { conn, answer: Answer::Refused(fault) }),
+            Err(fault) => {
+                // Whatever refuses a call here does so before anything is sent.
+                let fault = if is_call { fault.outcome(Outcome::NotSent) } else { fault };
+                self.outputs.push_back(Output::Answer { conn, answer: Answer::Refused(fault) });
+            }
         }
     }
 
@@ -200,6 +206,37 @@ impl Core {
         Ok(())
     }
 
+    /// The definition that a server is to have, if the ask brings one with an image or a network that it has not had: for
+    /// whoever can see what this host has of them.
+    pub fn proposed<'a>(&self, who: &Principal, ask: &'a Ask<'_>) -> Option<Cow<'a, Definition>> {
+        match ask {
+            Ask::Register { definition, .. } => Some(Cow::Borrowed(definition)),
+            Ask::Patch { server, change } => {
+                let old = &self.servers[&self.find(server, who).ok()?].definition;
+                let (new, _) = register::merge(old, &change.fields).ok()?;
+                let has_had = |new: &Definition| {
+                    (&new.source, new.pull_policy, &new.network) == (&old.source, old.pull_policy, &old.network)
+                };
+                Some(Cow::Owned(new)).filter(|new| !has_had(new))
+            }
+            Ask::List { .. }
+            | Ask::Get { .. }
+            | Ask::Call { .. }
+            | Ask::Restart { .. }
+            | Ask::Stop { .. }
+            | Ask::Start { .. }
+            | Ask::Delete { .. }
+            | Ask::Logs { .. }
+            | Ask::News
+            | Ask::Tools { .. }
+            | Ask::Mcp { .. }
+            | Ask::Ready
+            | Ask::TokenCreate { .. }
+            | Ask::TokenList
+            | Ask::TokenRevoke { .. } => None,
+        }
+    }
+
     /// Can this daemon give a definition what it asks of the host? `own`: the server that it replaces.
     fn check_place(&self, definition: &Definition, own: Option<ServerId>) -> Result<(), Fault> {
         let settings = &self.settings;
@@ -224,13 +261,13 @@ impl Core {
         self.check_ports(definition, own)
     }
 
-    /// A host port belongs to one server, also while that one is stopped.
+    /// A host port belongs to one server, also while that one is stopped, or about to be stored.
     fn check_ports(&self, definition: &Definition, own: Option<ServerId>) -> Result<(), Fault> {
         for (index, port) in definition.ports.iter().enumerate() {
-            let others = self.servers.values().filter(|server| Some(server.id) != own);
-            let holder = others.into_iter().find(|other| other.definition.ports.iter().any(|p| p.collides_with(port)));
-            if let Some(holder) = holder {
-                let (field, name) = (format!("ports[{index}]"), &holder.definition.name);
+            let known = self.servers.values().map(|server| (server.id, &*server.definition));
+            let mut others = known.chain(self.outbox.proposed()).filter(|(id, _)| Some(*id) != own);
+            if let Some((_, holder)) = others.find(|(_, other)| other.ports.iter().any(|p| p.collides_with(port))) {
+                let (field, name) = (format!("ports[{index}]"), &holder.name);
                 let message = format!("{field}: port {} of this host belongs to {name}", port.host);
                 return Err(Fault::new(Code::PortTaken, message).with("field", field).with("server", name.clone()));
             }

@@ -15,7 +15,9 @@ use crate::core::sessions::{Abilities, Again};
 use crate::core::wording::minted_token;
 use crate::core::{Core, Phase, Timer};
 use crate::ids::{CallId, ConnId, InstanceId, ServerId};
-use crate::limits::{LINE_MAX, LOG_LINE_MAX, QUEUED_BYTES_MAX, REQUEST_TIMEOUT_MAX, SERVER_INFO_MAX};
+use crate::limits::{
+    LINE_MAX, LOG_LINE_MAX, QUEUED_BYTES_MAX, REQUEST_TIMEOUT_MAX, SERVER_INFO_MAX, STDIN_BACKLOG_MAX,
+};
 use crate::wire::json::{Json, JsonBuf};
 use crate::wire::jsonrpc::{self, Message, Reply, Torn};
 use crate::wire::lines::Line;
@@ -99,7 +101,7 @@ impl Core {
             Some(instance) => {
                 self.calls.insert(call_id, Call { server: id, caller, deadline_ms, stage: Stage::Sent { instance } });
                 server.lane.sent(call_id);
-                self.outputs.push_back(Output::Write { instance, bytes: line });
+                self.outputs.push_back(Output::Write { instance, bytes: line, call: Some(call_id) });
             }
             None => {
                 self.calls.insert(call_id, Call { server: id, caller, deadline_ms, stage: Stage::Queued { line } });
@@ -126,7 +128,7 @@ impl Core {
         while server.lane.in_flight().len() < server.definition.max_in_flight as usize {
             let Some(call) = server.lane.dequeue(&self.calls) else { return };
             let bytes = self.calls.send(call, instance);
-            self.outputs.push_back(Output::Write { instance, bytes });
+            self.outputs.push_back(Output::Write { instance, bytes, call: Some(call) });
         }
     }
 
@@ -182,7 +184,7 @@ impl Core {
             self.deadlines.set(Timer::Call(call_id), deadline_ms);
         }
         let bytes = jsonrpc::own_request(call_id.0, method, params);
-        self.outputs.push_back(Output::Write { instance, bytes });
+        self.outputs.push_back(Output::Write { instance, bytes, call: Some(call_id) });
     }
 
     fn greeted(&mut self, id: ServerId, instance: InstanceId, hello: Hello, face: Option<Face>) {
@@ -195,7 +197,7 @@ impl Core {
         }
         if is_mcp {
             let bytes = jsonrpc::notification("notifications/initialized", None);
-            self.outputs.push_back(Output::Write { instance, bytes });
+            self.outputs.push_back(Output::Write { instance, bytes, call: None });
         }
         // First in the lane, so that clients which wait already do not overtake it.
         self.first_tools(id, instance);
@@ -363,6 +365,15 @@ impl Core {
         }
     }
 
+    /// It was to be sent, but the server has not read what was sent before.
+    pub(super) fn unwritten(&mut self, call_id: CallId) {
+        let Some(call) = self.calls.get(call_id) else { return };
+        let name = self.name_of(call.server);
+        let message = format!("{name} does not read: {STDIN_BACKLOG_MAX} bytes wait for it already");
+        let fault = Fault::new(Code::QueueFull, message).outcome(Outcome::NotSent).retry_after_ms(1_000);
+        self.end_call(call_id, Answer::Refused(fault));
+    }
+
     pub(super) fn call_timed_out(&mut self, call_id: CallId) {
         let Some(call) = self.calls.get(call_id) else { return self.round_timed_out(call_id) };
         let (id, caller) = (call.server, call.caller);
@@ -371,7 +382,7 @@ impl Core {
             Stage::Queued { .. } => Outcome::NotSent,
             Stage::Sent { instance } => {
                 let bytes = jsonrpc::cancelled(call_id.0, "the client's deadline has passed");
-                self.outputs.push_back(Output::Write { instance: *instance, bytes });
+                self.outputs.push_back(Output::Write { instance: *instance, bytes, call: None });
                 Outcome::SentUnknown
             }
         };
@@ -400,7 +411,7 @@ impl Core {
     pub(super) fn abandon_call(&mut self, call_id: CallId, why: &str) {
         if let Some(Call { stage: Stage::Sent { instance }, .. }) = self.calls.get(call_id) {
             let bytes = jsonrpc::cancelled(call_id.0, why);
-            self.outputs.push_back(Output::Write { instance: *instance, bytes });
+            self.outputs.push_back(Output::Write { instance: *instance, bytes, call: None });
         }
         self.take_call(call_id);
     }

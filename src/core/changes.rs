@@ -6,7 +6,7 @@ use crate::core::Core;
 use crate::core::asks::{is_at_rest, needs_restart, store_unavailable};
 use crate::core::contract::{Answer, Output, StoreOp, StoreOutcome};
 use crate::core::definition::Definition;
-use crate::core::lifecycle::Event;
+use crate::core::lifecycle::{Event, State};
 use crate::core::outbox::{ChangeKind, Pending};
 use crate::core::parked::WaitOn;
 use crate::core::server::{Removal, Server};
@@ -116,18 +116,20 @@ impl Core {
         let server = self.servers.get_mut(&id).expect("a server that changes is not removed");
         let restart = needs_restart(&server.definition, &definition);
         let sharing_changed = server.definition.shared != definition.shared;
+        let was_up = std::mem::replace(&mut server.desired_up, up);
         server.definition = definition;
-        server.desired_up = up;
         server.changing = false;
         self.arm_pulse(id);
         let waiting = self.parked.release(conn).is_some();
         let hosting = self.settings.hosting && self.is_running();
         let event = match (up && hosting, kind) {
-            (false, _) => Event::Stop,
-            (true, ChangeKind::Patch) if restart && !is_at_rest(self.servers[&id].life.state()) => Event::Restart,
-            (true, _) => Event::Start,
+            (false, _) => Some(Event::Stop),
+            (true, ChangeKind::Patch) if restart && !is_at_rest(self.servers[&id].life.state()) => Some(Event::Restart),
+            // One that has ended, or waits for its next attempt, goes on with that.
+            (true, ChangeKind::Patch) if was_up && !restart => None,
+            (true, _) => Some(Event::Start),
         };
-        if event != Event::Start {
+        if event.as_ref().is_some_and(|event| *event != Event::Start) {
             self.retire_kin(id);
         }
         if sharing_changed {
@@ -136,7 +138,9 @@ impl Core {
         if matches!(kind, ChangeKind::Start | ChangeKind::Stop) {
             self.offer_changed(id);
         }
-        self.advance(id, event);
+        if let Some(event) = event {
+            self.advance(id, event);
+        }
         if waiting {
             self.park_for(conn, id, up && hosting);
         }
@@ -156,18 +160,24 @@ impl Core {
         self.advance(id, Event::Stop);
     }
 
-    /// It is down, and its record is gone. Its name stays taken until its volumes are gone too: the next one of that name
-    /// would find them half removed, or have its own removed with them.
+    /// Its record is gone. Once it is down, with all its further instances, it is forgotten; before that its volumes go, and
+    /// its name stays taken until then: the next one of that name would have its own removed with them.
     pub(super) fn follow_removal(&mut self, id: ServerId) {
-        let Some(server) = self.servers.get_mut(&id) else { return };
-        match server.removing {
-            Some(Removal::KeepsVolumes) => self.forget(id, None),
-            Some(Removal::TakesVolumes) => {
+        let has_kin = || self.servers.values().any(|server| server.parent() == Some(id));
+        let is_down = |server: &&Server| *server.life.state() == State::Down;
+        let Some(removing) = self.servers.get(&id).filter(is_down).and_then(|server| server.removing) else { return };
+        if has_kin() {
+            return;
+        }
+        let server = self.servers.get_mut(&id).expect("just seen");
+        match removing {
+            Removal::KeepsVolumes => self.forget(id, None),
+            Removal::TakesVolumes => {
                 server.removing = Some(Removal::VolumesLeave);
                 let name = server.definition.name.clone();
                 self.outputs.push_back(Output::RemoveVolumes { server: id, name });
             }
-            Some(Removal::VolumesLeave) | None => {}
+            Removal::VolumesLeave => {}
         }
     }
 
@@ -184,8 +194,8 @@ impl Core {
         let Some(server) = self.servers.remove(&id) else { return };
         self.deadlines.cancel(super::Timer::State(id));
         self.fail_rounds(id);
-        if server.parent().is_some() {
-            return;
+        if let Some(parent) = server.parent() {
+            return self.follow_removal(parent);
         }
         let name = server.definition.name.clone();
         log::info!("server={name} id={id} removed");

@@ -8,7 +8,7 @@ use crate::api::auth::Principal;
 use crate::api::fault::Fault;
 use crate::core::definition::{Definition, PullPolicy};
 use crate::core::event_log::EventId;
-use crate::ids::{ConnId, InstanceId, PullId, ServerId, SessionId, StoreSeq};
+use crate::ids::{CallId, ConnId, InstanceId, PullId, ServerId, SessionId, StoreSeq};
 use crate::wire::json::Json;
 use crate::wire::jsonrpc::Message;
 use crate::wire::lines::Line;
@@ -55,6 +55,8 @@ pub enum Input<'a> {
     /// The port of a server without a bridge takes connections.
     PortOpened { instance: InstanceId },
     LaunchFailed { instance: InstanceId, why: LaunchFault },
+    /// The server reads so little that there was no room for this call; it never left the daemon.
+    Unwritten { call: CallId },
     LineRead { instance: InstanceId, line: Line<'a> },
     /// Stdout is in the middle of a line.
     Stirred { instance: InstanceId },
@@ -74,7 +76,7 @@ pub enum Input<'a> {
 pub enum Output {
     // --- clients
     Answer { conn: ConnId, answer: Answer },
-    /// One more event on a stream that was opened with `Answer::Stream`.
+    /// One more event on a stream that was opened with `Answer::Stream`, or a sign of life on one of `Answer::News`.
     Event { conn: ConnId, event: StreamEvent },
     /// One more on a stream that was opened with `Answer::News`.
     News { conn: ConnId, news: Arc<News> },
@@ -91,15 +93,15 @@ pub enum Output {
     Launch { instance: InstanceId, provider: String, definition: Arc<Definition> },
     /// See when its port answers.
     Knock { instance: InstanceId },
-    /// Bytes for the server's stdin, one or more whole messages.
-    Write { instance: InstanceId, bytes: Vec<u8> },
+    /// Bytes for the server's stdin, one or more whole messages; of a call, if they are one.
+    Write { instance: InstanceId, bytes: Vec<u8>, call: Option<CallId> },
     /// No more will be written: close stdin once it is flushed.
     CloseStdin { instance: InstanceId },
     Signal { instance: InstanceId, signal: StopSignal },
     /// The instance is over: remove its container, cgroup and files.
     Discard { instance: InstanceId },
-    /// The server goes for good: remove its volumes too, after everything that is still to be discarded. `VolumesRemoved`
-    /// follows, and only then may somebody else have the name, and new volumes under it.
+    /// The server goes for good: remove its volumes too. `VolumesRemoved` follows, and only then may somebody else have the
+    /// name, and new volumes under it.
     RemoveVolumes { server: ServerId, name: String },
 
     // --- logs on disk

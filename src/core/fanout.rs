@@ -257,7 +257,7 @@ impl Core {
     }
 
     pub(super) fn write(&mut self, instance: InstanceId, bytes: Vec<u8>) {
-        self.outputs.push_back(Output::Write { instance, bytes });
+        self.outputs.push_back(Output::Write { instance, bytes, call: None });
     }
 }
 

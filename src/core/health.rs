@@ -207,7 +207,8 @@ impl Core {
     /// A call to it got no answer in time; nothing else follows from that.
     pub(super) fn suspect(&mut self, id: ServerId) {
         let now_ms = self.now.mono_ms;
-        let pulse = self.servers.get_mut(&id).and_then(|server| server.pulse.as_mut());
+        let ready = self.servers.get_mut(&id).filter(|server| server.life.ready_instance().is_some());
+        let pulse = ready.and_then(|server| server.pulse.as_mut());
         if let Some(beat) = pulse.map(|pulse| pulse.suspect(now_ms)) {
             self.follow_beat(id, beat);
         }
@@ -218,6 +219,10 @@ impl Core {
         let Some(server) = self.servers.get_mut(&id) else { return };
         let rules = &server.definition.health;
         let busy = server.definition.max_in_flight == 1 && !server.lane.in_flight().is_empty();
+        // One that is on its way out owes nobody an answer.
+        if server.life.ready_instance().is_none() {
+            return;
+        }
         let Some(pulse) = &mut server.pulse else { return };
         let turns_stale = pulse.turns_stale(rules, now_ms);
         let silent_ms = now_ms - pulse.heard_ms();
@@ -248,7 +253,7 @@ impl Core {
         let (Some(instance), Some(pulse)) = (server.life.ready_instance(), &mut server.pulse) else { return };
         pulse.asked = Some(wire_id);
         let bytes = jsonrpc::own_request(wire_id.0, method, "{}");
-        self.outputs.push_back(Output::Write { instance, bytes });
+        self.outputs.push_back(Output::Write { instance, bytes, call: None });
     }
 
     fn lost(&mut self, id: ServerId) {

@@ -2,7 +2,7 @@
 //! than `LOG_LINES_KEPT` lines or `LOG_BYTES_KEPT` bytes, however chatty the server is.
 
 use crate::core::contract::{LogEntry, LogSource, Now};
-use crate::ids::InstanceId;
+use crate::ids::{IdMap, InstanceId};
 use crate::limits::{CRASH_TAIL_LINES, LOG_BYTES_KEPT, LOG_LINE_MAX, LOG_LINES_KEPT};
 use memchr::memchr;
 use std::collections::VecDeque;
@@ -13,8 +13,8 @@ pub struct LogRing {
     bytes: usize,
     /// How many of them are of an earlier daemon, whose instances had the same numbers.
     restored: usize,
-    /// Stderr that has not seen its newline yet.
-    torn: Vec<u8>,
+    /// Stderr that has not seen its newline yet, of each instance that has such.
+    torn: IdMap<InstanceId, Vec<u8>>,
 }
 
 impl LogRing {
@@ -44,12 +44,13 @@ impl LogRing {
     pub fn stderr(&mut self, instance: InstanceId, mut bytes: &[u8], now: Now) -> Vec<LogEntry> {
         let mut fresh = Vec::new();
         while !bytes.is_empty() {
-            let room = LOG_LINE_MAX - self.torn.len();
+            let torn = self.torn.entry(instance).or_default();
+            let room = LOG_LINE_MAX - torn.len();
             let newline = memchr(b'\n', &bytes[..bytes.len().min(room)]);
             let taken = newline.unwrap_or(bytes.len().min(room));
-            self.torn.extend_from_slice(&bytes[..taken]);
+            torn.extend_from_slice(&bytes[..taken]);
             bytes = &bytes[taken + usize::from(newline.is_some())..];
-            if newline.is_some() || self.torn.len() == LOG_LINE_MAX {
+            if newline.is_some() || torn.len() == LOG_LINE_MAX {
                 fresh.extend(self.end_stderr(instance, now));
             }
         }
@@ -58,7 +59,7 @@ impl LogRing {
 
     /// Ends the torn line, if there is one: its newline came, or its writer is gone.
     pub fn end_stderr(&mut self, instance: InstanceId, now: Now) -> Option<LogEntry> {
-        let line = std::mem::take(&mut self.torn);
+        let line = self.torn.remove(&instance)?;
         let line = line.strip_suffix(b"\r").unwrap_or(&line);
         if line.is_empty() {
             return None;

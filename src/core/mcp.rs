@@ -210,7 +210,7 @@ impl Core {
                     let server = server.filter(|server| server.dialect == Dialect::Sessions);
                     if let Some(instance) = server.and_then(|server| server.life.ready_instance()) {
                         let bytes = jsonrpc::forwarded_notification(&method, params.map(Json::get));
-                        self.outputs.push_back(Output::Write { instance, bytes });
+                        self.outputs.push_back(Output::Write { instance, bytes, call: None });
                     }
                 }
             },

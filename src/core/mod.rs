@@ -167,7 +167,7 @@ impl Core {
             greetings: IdMap::default(),
             kept: suspended::KeptAnswers::default(),
             deadlines: Deadlines::default(),
-            tokens: Tokens::default(),
+            tokens: Tokens::unread(),
             seal,
             entropy,
             outputs: VecDeque::new(),
@@ -238,6 +238,7 @@ impl Core {
             Input::StdoutClosed { instance } => self.advance_instance(instance, Event::StdoutClosed),
             Input::StderrRead { instance, bytes } => self.stderr_read(instance, bytes),
             Input::Exited { instance, exit } => self.advance_instance(instance, Event::Exited(exit)),
+            Input::Unwritten { call } => self.unwritten(call),
             Input::VolumesRemoved { server, outcome } => self.volumes_removed(server, outcome),
             Input::LogRestored { server, entries } => self.log_restored(server, entries),
             Input::Reconfigured { default_provider } => self.settings.prefer(default_provider),
@@ -288,6 +289,7 @@ impl Core {
 
     fn load(&mut self, snapshot: Snapshot) {
         self.loaded = true;
+        self.tokens.read();
         for (_, token) in snapshot.tokens {
             self.tokens.insert(token);
         }
@@ -400,6 +402,8 @@ impl Core {
             Action::Signal { instance, signal } => self.outputs.push_back(Output::Signal { instance, signal }),
             Action::Discard { instance } => {
                 server.pulse = None;
+                self.end_stderr(id, instance);
+                let server = self.servers.get_mut(&id).expect("advance holds it");
                 self.deadlines.cancel(Timer::Pulse(id));
                 let fault = server.end_fault();
                 self.fail_in_flight(id, &fault);
@@ -447,12 +451,19 @@ impl Core {
         }
     }
 
+    /// What an instance has begun to say when it ends is its own, and no part of what the next one says.
+    fn end_stderr(&mut self, id: ServerId, instance: InstanceId) {
+        let (logs, now) = (self.logs_of(id), self.now);
+        let torn = self.servers.get_mut(&logs).and_then(|server| server.log.end_stderr(instance, now));
+        if let Some(entry) = torn {
+            self.stream(logs, entry);
+        }
+    }
+
     fn crashed(&mut self, id: ServerId, instance: InstanceId, exit: Exit) {
         let now = self.now;
-        let logs = self.logs_of(id);
-        let log = &mut self.servers.get_mut(&logs).expect("advance holds it").log;
-        let torn = log.end_stderr(instance, now);
-        let stderr_tail = log.crash_tail(instance);
+        self.end_stderr(id, instance);
+        let stderr_tail = self.servers[&self.logs_of(id)].log.crash_tail(instance);
         let server = self.servers.get_mut(&id).expect("advance holds it");
         let (exit_code, signal, how) = match exit.cause {
             ExitCause::Code(code) => (Some(code), None, format!("exited with code {code}")),
@@ -469,9 +480,6 @@ impl Core {
         server.last_crash = Some(LastCrash { at_unix_ms: now.unix_ms, exit_code, signal, oom: exit.oom, stderr_tail });
         server.ended_by = Some(exit);
         server.restart_due = true;
-        if let Some(entry) = torn {
-            self.stream(logs, entry);
-        }
         self.note(id, how);
     }
 

@@ -4,13 +4,13 @@
 
 use crate::api::auth::Principal;
 use crate::api::fault::{Code, Fault};
-use crate::core::Core;
 use crate::core::contract::{Answer, LogEntry, LogSource, News, NewsKind, Output, Status, StreamEvent};
 use crate::core::lifecycle::State;
 use crate::core::parked::WaitOn;
 use crate::core::server::Server;
+use crate::core::{Core, Timer};
 use crate::ids::{ConnId, InstanceId, ServerId};
-use crate::limits::WATCHERS_MAX;
+use crate::limits::{KEEP_ALIVE, WATCHERS_MAX};
 use std::sync::Arc;
 
 pub(super) struct Watcher {
@@ -37,10 +37,12 @@ impl Core {
         let now = seen.into_iter().map(|server| self.news_of(server, NewsKind::State, String::new())).collect();
         self.watchers.push(Watcher { conn, who: who.clone() });
         self.parked.park(conn, WaitOn::News);
+        self.deadlines.set(Timer::Stream(conn), self.now.mono_ms + KEEP_ALIVE.as_millis() as u64);
         Ok(Answer::News(now))
     }
 
     pub(super) fn stop_watching(&mut self, conn: ConnId) {
+        self.deadlines.cancel(Timer::Stream(conn));
         self.watchers.retain(|watcher| watcher.conn != conn);
     }
 

@@ -143,6 +143,22 @@ impl Outbox {
         }
     }
 
+    /// Definitions on their way, and whose they are.
+    pub fn proposed(&self) -> impl Iterator<Item = (ServerId, &Definition)> {
+        self.pending.values().filter_map(|pending| match pending {
+            Pending::Register { server, definition, .. } | Pending::Change { server, definition, .. } => {
+                Some((*server, &**definition))
+            }
+            Pending::Delete { .. }
+            | Pending::TokenInsert { .. }
+            | Pending::TokenDelete { .. }
+            | Pending::Status { .. }
+            | Pending::Reconcile { .. }
+            | Pending::ReconcileToken { .. }
+            | Pending::AdminToken => None,
+        })
+    }
+
     /// A token of this name is on its way.
     pub fn is_inserting_token(&self, name: &str) -> bool {
         self.pending.values().any(|pending| matches!(pending, Pending::TokenInsert { token, .. } if token.name == name))

@@ -218,14 +218,13 @@ impl Core {
                 Some(voice) => voice.stream.is_some(),
                 None => false,
             },
-            Some(WaitOn::Ears(_) | WaitOn::Log(_)) => true,
+            Some(WaitOn::Ears(_) | WaitOn::Log(_) | WaitOn::News) => true,
             Some(
                 WaitOn::Reply(_)
                 | WaitOn::Stored(_)
                 | WaitOn::Ready { .. }
                 | WaitOn::Down(_)
                 | WaitOn::Gone(_)
-                | WaitOn::News
                 | WaitOn::Face(_),
             )
             | None => false,

@@ -68,9 +68,7 @@ impl Core {
                 self.answer(conn, answer);
             }
         }
-        if state == State::Down {
-            self.follow_removal(id);
-        }
+        self.follow_removal(id);
     }
 
     /// The start has failed in a way that waiting will not mend: say so at once.

@@ -6,8 +6,8 @@ use crate::api::fault::{Code, Fault};
 use crate::api::mcp;
 use crate::api::rest::{self, Interpreted};
 use crate::core::Core;
-use crate::core::contract::{Answer, Ask, Input, News, Now, StreamEvent};
-use crate::core::definition::{PullPolicy, Source as RootfsSource};
+use crate::core::contract::{Answer, Input, News, Now, StreamEvent};
+use crate::core::definition::{Definition, PullPolicy, Source as RootfsSource};
 use crate::ids::{ConnId, IdMap};
 use crate::limits::{BYTES_AT_ONCE, CONNECTIONS_MAX, CONNECTIONS_REFUSED_MAX, OVERLOAD_RETRY};
 use crate::os::client::{Client, Doing, Read1, Socket};
@@ -219,8 +219,11 @@ impl Clients {
         }
         let response = match rest::interpret(&request, core.tokens(), &client.peer, &mut client.shown) {
             Ok(Interpreted::Ask { who, ask }) => {
-                let missing = missing_image(&ask, &self.images, &self.registries);
-                match missing.or_else(|| missing_network(&ask, &self.networking)) {
+                let missing = core.proposed(&who, &ask).and_then(|definition| {
+                    let image = missing_image(&definition, &self.images, &self.registries);
+                    image.or_else(|| missing_network(&definition, &self.networking))
+                });
+                match missing {
                     None => {
                         core.handle(Input::Asked { conn: id, who, ask }, now);
                         return self.forget_request(id);
@@ -440,18 +443,16 @@ fn overloaded() -> Response {
 }
 
 /// Nor for a network that nobody has configured.
-fn missing_network(ask: &Ask<'_>, networking: &Networking) -> Option<Fault> {
-    let Ask::Register { definition, .. } = ask else { return None };
+fn missing_network(definition: &Definition, networking: &Networking) -> Option<Fault> {
     let name = definition.network.as_ref().filter(|name| !network::exists(networking, name))?;
     let dirs: Vec<String> = networking.conf_dirs.iter().map(|dir| dir.display().to_string()).collect();
     let why = format!("there is no network {name}: no CNI configuration in {} has this name", dirs.join(" or "));
     Some(Fault::field("network", why))
 }
 
-/// A registration must not be stored for an image that is not here and cannot come. One look at the disk, at
-/// registration only; what a registry has is found out by the start.
-fn missing_image(ask: &Ask<'_>, images: &Images, registries: &Registries) -> Option<Fault> {
-    let Ask::Register { definition, .. } = ask else { return None };
+/// A definition must not be stored for an image that is not here and cannot come. One look at the disk, for a new
+/// definition only; what a registry has is found out by the start.
+fn missing_image(definition: &Definition, images: &Images, registries: &Registries) -> Option<Fault> {
     let RootfsSource::Image(name) = &definition.source else { return None };
     let can_come = match definition.pull_policy {
         PullPolicy::Missing | PullPolicy::Always => reference(name, registries.default.as_deref()).map(|r| r.is_some()),

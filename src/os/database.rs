@@ -70,6 +70,7 @@ impl Database {
             | Role::Container(_)
             | Role::Discard
             | Role::VolumeRemoval(_)
+            | Role::Emptying
             | Role::Pull(_)
             | Role::Sweep
             | Role::Probe => {

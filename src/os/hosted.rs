@@ -90,12 +90,23 @@ pub struct Instances {
     chores: VecDeque<Chore>,
     /// Children that are at it.
     discarding: usize,
+    removed: Removed,
 }
 
 /// What is still to be removed.
 enum Chore {
     Container(String),
     Volumes(ServerId, String),
+}
+
+/// The volumes that were taken away. One child at a time sees to them, however long that takes, and nobody waits for it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Removed {
+    Nothing,
+    Waiting,
+    BeingEmptied,
+    /// More has come meanwhile.
+    AndWaiting,
 }
 
 impl Instances {
@@ -123,6 +134,7 @@ impl Instances {
             turns: Turns::of_this_host(),
             chores: VecDeque::new(),
             discarding: 0,
+            removed: Removed::Nothing,
         }
     }
 
@@ -190,15 +202,19 @@ impl Instances {
         Ok(())
     }
 
-    pub fn write(&mut self, instance: InstanceId, bytes: Vec<u8>, now: Now) {
-        let Some(hosted) = self.map.get_mut(&instance) else { return };
+    /// False: it was dropped.
+    pub fn write(&mut self, instance: InstanceId, bytes: Vec<u8>, now: Now) -> bool {
+        // Its end is on its way to the core, and tells more.
+        let Some(hosted) = self.map.get_mut(&instance) else { return true };
         hosted.flow.asked = true;
         if !hosted.flow.large && !hosted.flow.last_was_large {
             self.pace.asked(instance, now.mono_ms);
         }
-        if !hosted.pipes.write(bytes) {
+        let written = hosted.pipes.write(bytes);
+        if !written {
             log::warn!("instance={instance} reads nothing: a message to it was dropped");
         }
+        written
     }
 
     pub fn close_stdin(&mut self, instance: InstanceId) {
@@ -252,16 +268,13 @@ impl Instances {
     fn start_chores(&mut self, core: &mut Core, now: Now) {
         let most = if self.turns.are_taken() { DISCARDS_DURING_LAUNCHES } else { DISCARDS_AT_ONCE };
         while self.discarding < most {
-            let (role, args) = match self.chores.front() {
-                None => return,
-                Some(Chore::Container(id)) => (Role::Discard, discard::args(&self.layout, id)),
-                // Not before the containers that had them are gone: something in there may still be writing.
-                Some(Chore::Volumes(..)) if self.discarding > 0 => return,
+            let (role, args) = match self.chores.pop_front() {
+                None => break,
+                Some(Chore::Container(id)) => (Role::Discard, discard::args(&self.layout, &id)),
                 Some(Chore::Volumes(server, name)) => {
-                    (Role::VolumeRemoval(*server), discard::volumes_args(&self.layout, name))
+                    (Role::VolumeRemoval(server), discard::volumes_args(&self.layout, &name))
                 }
             };
-            self.chores.pop_front();
             match spawn::own_child(&args) {
                 Ok(pid) => {
                     self.children.add(pid, role);
@@ -275,6 +288,12 @@ impl Instances {
                     }
                 }
             }
+        }
+        if self.removed == Removed::Waiting
+            && let Ok(pid) = spawn::own_child(&discard::removed_args(&self.layout))
+        {
+            self.children.add(pid, Role::Emptying);
+            self.removed = Removed::BeingEmptied;
         }
     }
 
@@ -353,8 +372,15 @@ impl Instances {
             Role::Launcher(instance) => self.launcher_ended(*instance, cause, registry, core, now),
             Role::Container(instance) => self.container_ended(*instance, cause, core, now),
             Role::Discard => self.discarding -= 1,
+            Role::Emptying => {
+                self.removed = if self.removed == Removed::AndWaiting { Removed::Waiting } else { Removed::Nothing };
+            }
             Role::VolumeRemoval(server) => {
                 self.discarding -= 1;
+                self.removed = match self.removed {
+                    Removed::Nothing | Removed::Waiting => Removed::Waiting,
+                    Removed::BeingEmptied | Removed::AndWaiting => Removed::AndWaiting,
+                };
                 let outcome = match cause {
                     ExitCause::Code(0) => Ok(()),
                     ExitCause::Code(_) | ExitCause::Signal(_) => Err("the daemon's log says why".to_owned()),

@@ -258,7 +258,7 @@ impl Reactor {
                     let registry = self.poll.registry();
                     self.pulls.child_ended(pull, cause, &mut self.instances.children, registry, &mut self.core, now);
                 }
-                Role::Launcher(_) | Role::Container(_) | Role::Discard | Role::VolumeRemoval(_) => {
+                Role::Launcher(_) | Role::Container(_) | Role::Discard | Role::VolumeRemoval(_) | Role::Emptying => {
                     self.instances.child_ended(&role, cause, self.poll.registry(), &mut self.core, now);
                     // At once, and not when all the others have been looked at too: of fifty that die together each
                     // would wait for the last words of all.
@@ -322,7 +322,13 @@ impl Reactor {
                     }
                 }
                 Output::Knock { instance } => self.instances.ports.knock(instance, now),
-                Output::Write { instance, bytes } => self.instances.write(instance, bytes, now),
+                Output::Write { instance, bytes, call } => {
+                    if !self.instances.write(instance, bytes, now)
+                        && let Some(call) = call
+                    {
+                        self.core.handle(Input::Unwritten { call }, now);
+                    }
+                }
                 Output::CloseStdin { instance } => self.instances.close_stdin(instance),
                 Output::Signal { instance, signal } => self.instances.signal(instance, signal),
                 Output::Discard { instance } => self.instances.discard(instance),

@@ -5,8 +5,6 @@
 use crate::core::contract::ExitCause;
 use crate::ids::{InstanceId, PullId, ServerId};
 use nix::errno::Errno;
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::Pid;
 use std::collections::HashMap;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,8 +13,10 @@ pub enum Role {
     Container(InstanceId),
     /// Removes what is left of an instance.
     Discard,
-    /// Removes a server's volumes.
+    /// Takes a server's volumes away.
     VolumeRemoval(ServerId),
+    /// Removes what was in them.
+    Emptying,
     Pull(PullId),
     Sweep,
     /// A trivial container of one provider.
@@ -111,11 +111,21 @@ impl Children {
     pub fn reap(&mut self) -> Vec<(i32, Role, ExitCause)> {
         let mut ended = Vec::new();
         loop {
-            let (pid, cause) = match waitpid(Pid::from_raw(-1), Some(WaitPidFlag::WNOHANG)) {
-                Ok(WaitStatus::Exited(pid, code)) => (pid.as_raw(), ExitCause::Code(code)),
-                Ok(WaitStatus::Signaled(pid, signal, _)) => (pid.as_raw(), ExitCause::Signal(signal as i32)),
-                Ok(WaitStatus::StillAlive) | Err(Errno::ECHILD) => break,
-                Ok(_) | Err(_) => continue,
+            let mut status = 0;
+            // By hand: nix knows no real-time signals, and a child that one of them ended would be reaped unseen.
+            // SAFETY: takes a pointer to a live int.
+            let pid = match unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) } {
+                pid @ 1.. => pid,
+                0 => break,
+                _ if Errno::last() == Errno::EINTR => continue,
+                _ => break,
+            };
+            let cause = if libc::WIFEXITED(status) {
+                ExitCause::Code(libc::WEXITSTATUS(status))
+            } else if libc::WIFSIGNALED(status) {
+                ExitCause::Signal(libc::WTERMSIG(status))
+            } else {
+                continue;
             };
             match self.roles.remove(&pid) {
                 Some(role) => ended.push((pid, role, cause)),

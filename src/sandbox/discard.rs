@@ -4,10 +4,12 @@
 
 use crate::limits::DISCARD_TIMEOUT;
 use crate::sandbox::cgroup::Hierarchies;
+use crate::sandbox::launch::die_with_parent;
 use crate::sandbox::network;
 use crate::sandbox::plan::{Layout, is_container_id};
-use crate::sandbox::rootfs;
+use crate::sandbox::volumes;
 use crate::sandbox::within::remove_tree;
+use nix::unistd::getppid;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
@@ -15,6 +17,7 @@ use std::path::{Path, PathBuf};
 
 pub const SUBCOMMAND: &str = "sandbox-discard";
 pub const SUBCOMMAND_VOLUMES: &str = "sandbox-remove-volumes";
+pub const SUBCOMMAND_REMOVED: &str = "sandbox-empty-removed";
 
 /// For `/proc/self/exe`.
 pub fn args(layout: &Layout, container_id: &str) -> Vec<OsString> {
@@ -25,6 +28,10 @@ pub fn volumes_args(layout: &Layout, server_name: &str) -> Vec<OsString> {
     vec![SUBCOMMAND_VOLUMES.into(), layout.data_dir.clone().into(), layout.mark.clone().into(), server_name.into()]
 }
 
+pub fn removed_args(layout: &Layout) -> Vec<OsString> {
+    vec![SUBCOMMAND_REMOVED.into(), layout.data_dir.clone().into(), layout.mark.clone().into(), "".into()]
+}
+
 pub fn main(args: &[OsString]) -> i32 {
     child_main(args, SUBCOMMAND, |layout, id| {
         if is_container_id(id) { discard(layout, id) } else { Err(io::Error::other("no container id")) }
@@ -32,12 +39,14 @@ pub fn main(args: &[OsString]) -> i32 {
 }
 
 pub fn volumes_main(args: &[OsString]) -> i32 {
-    child_main(args, SUBCOMMAND_VOLUMES, |layout, name| {
-        if is_container_id(name) {
-            rootfs::remove_volumes(layout, name)
-        } else {
-            Err(io::Error::other("no server name"))
-        }
+    child_main(args, SUBCOMMAND_VOLUMES, volumes::take_away)
+}
+
+/// What it does not finish in this life of the daemon is the next one's sweep's.
+pub fn removed_main(args: &[OsString]) -> i32 {
+    child_main(args, SUBCOMMAND_REMOVED, |layout, _| {
+        die_with_parent(getppid().as_raw())?;
+        volumes::empty_removed(layout)
     })
 }
 

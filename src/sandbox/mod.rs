@@ -48,6 +48,7 @@ pub fn child(args: &[OsString]) -> Option<i32> {
         launch::SUBCOMMAND => Some(launch::main(rest)),
         discard::SUBCOMMAND => Some(discard::main(rest)),
         discard::SUBCOMMAND_VOLUMES => Some(discard::volumes_main(rest)),
+        discard::SUBCOMMAND_REMOVED => Some(discard::removed_main(rest)),
         sweep::SUBCOMMAND => Some(sweep::main(rest)),
         probe::SUBCOMMAND => Some(probe::main(rest)),
         registry::pull::SUBCOMMAND => Some(registry::pull::main(rest)),

@@ -104,6 +104,11 @@ impl Layout {
         self.run_dir().join("disks")
     }
 
+    /// Volumes that nobody has any more, until somebody finds the time to remove what is in them.
+    pub fn removed_dir(&self) -> PathBuf {
+        self.run_dir().join("removed")
+    }
+
     pub fn volumes_dir(&self, server_name: &str) -> PathBuf {
         self.data_dir.join("volumes").join(server_name)
     }

@@ -10,7 +10,7 @@ use crate::sandbox::image::StoredImage;
 use crate::sandbox::plan::{Layout, fault};
 use crate::sandbox::spec;
 use crate::sandbox::users::{self, Shift};
-use crate::sandbox::within::{Within, normal_path, remove_tree, slug};
+use crate::sandbox::within::{Within, normal_path, slug};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::mount::{MsFlags, mount};
@@ -299,11 +299,6 @@ fn own(dir: &Path, account: &Account) -> io::Result<()> {
         std::os::unix::fs::lchown(dir, Some(account.uid), Some(account.gid))?;
     }
     Ok(())
-}
-
-/// The end of a server's data. Blocks as long as it takes: call it in a child.
-pub fn remove_volumes(layout: &Layout, server_name: &str) -> io::Result<()> {
-    remove_tree(&layout.volumes_dir(server_name))
 }
 
 fn rootfs_fault(doing: &str, cause: impl std::fmt::Display) -> LaunchFault {

@@ -1,12 +1,13 @@
-//! Volumes as they lie on disk: one directory per server, in it one per path. Lists and measures them and removes one;
-//! whether a server still wants it is for the caller to know. Follows no link: what is inside is a server's.
+//! Volumes as they lie on disk: one directory per server, in it one per path. Lists and measures them, removes one, or takes
+//! all of a server's away at once; whether it still wants them is for the caller to know. Follows no link: what is inside is
+//! a server's.
 
 use crate::sandbox::plan::Layout;
 use crate::sandbox::within::{remove_tree, slug};
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Component, Path, PathBuf};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Volume {
@@ -63,6 +64,35 @@ pub fn remove(volume: &Volume) -> io::Result<()> {
     Ok(())
 }
 
+/// All volumes of a server are gone when this returns, however much is in them: they are moved to where `empty_removed`
+/// finds them.
+pub fn take_away(layout: &Layout, server: &str) -> io::Result<()> {
+    if !matches!(Path::new(server).components().collect::<Vec<_>>()[..], [Component::Normal(_)]) {
+        return Err(io::Error::other(format!("{server:?} is no name of a server")));
+    }
+    let (from, removed) = (layout.volumes_dir(server), layout.removed_dir());
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(&removed)?;
+    for number in 0_u64.. {
+        match fs::rename(&from, removed.join(format!("{server}-{number}"))) {
+            Err(e) => match e.kind() {
+                // An earlier one of that name is still there.
+                io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists => {}
+                io::ErrorKind::NotFound if fs::symlink_metadata(&from).is_err() => return Ok(()),
+                // Somebody has put them on a disk of their own.
+                io::ErrorKind::CrossesDevices | io::ErrorKind::ResourceBusy => return remove_tree(&from),
+                _ => return Err(e),
+            },
+            Ok(()) => return Ok(()),
+        }
+    }
+    unreachable!("there are more numbers than directories")
+}
+
+/// Blocks as long as it takes. The place itself stays: more may be on its way there.
+pub fn empty_removed(layout: &Layout) -> io::Result<()> {
+    directories(&layout.removed_dir())?.iter().try_for_each(|volumes| remove_tree(volumes))
+}
+
 fn directories(below: &Path) -> io::Result<Vec<PathBuf>> {
     let list = match fs::read_dir(below) {
         Ok(list) => list,
@@ -101,5 +131,24 @@ mod tests {
         }
         let cut = slug(Path::new(&format!("/{}", "x".repeat(400))));
         assert_eq!(unslug(&cut), cut);
+    }
+
+    #[test]
+    fn all_volumes_of_a_server_go_at_once_and_one_that_has_none_needs_no_more() {
+        let data_dir = std::env::temp_dir().join(format!("stdiod-volumes-{}", std::process::id()));
+        let layout = Layout { data_dir: data_dir.clone(), mark: "x".into() };
+        for _ in 0..3 {
+            fs::create_dir_all(layout.volumes_dir("-x").join("data/deep")).unwrap();
+            take_away(&layout, "-x").unwrap();
+            assert!(!layout.volumes_dir("-x").exists());
+        }
+        take_away(&layout, "-x").unwrap();
+        for bad in ["", ".", "..", "a/b", "/"] {
+            assert!(take_away(&layout, bad).is_err(), "{bad:?}");
+        }
+        assert_eq!(directories(&layout.removed_dir()).unwrap().len(), 3);
+        empty_removed(&layout).unwrap();
+        assert_eq!(directories(&layout.removed_dir()).unwrap().len(), 0);
+        fs::remove_dir_all(data_dir).unwrap();
     }
 }

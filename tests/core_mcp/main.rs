@@ -1,6 +1,7 @@
 //! MCP in the core alone, where the order of things can be chosen: what comes before, after and instead of what a client
-//! expects. Whole daemons do the same over HTTP in `e2e_mcp.rs`.
+//! expects. Whole daemons do the same over HTTP in `e2e_mcp.rs`. `changes.rs` does so for what changes servers.
 
+mod changes;
 mod stage;
 
 use serde_json::{Value, json};

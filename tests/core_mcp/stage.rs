@@ -35,6 +35,8 @@ pub struct Stage {
     children: BTreeMap<String, Child>,
     /// The running instances, and what each was written and has not answered.
     pub running: BTreeMap<InstanceId, String>,
+    /// Those that only a kill ends.
+    pub deaf: BTreeSet<InstanceId>,
     pub written: Vec<(InstanceId, Value)>,
     answers: BTreeMap<ConnId, Answer>,
     events: BTreeMap<ConnId, Vec<Value>>,
@@ -59,6 +61,7 @@ impl Stage {
             who: someone(),
             children: BTreeMap::new(),
             running: BTreeMap::new(),
+            deaf: BTreeSet::new(),
             written: Vec::new(),
             answers: BTreeMap::new(),
             events: BTreeMap::new(),
@@ -220,18 +223,14 @@ impl Stage {
                     self.running.insert(instance, definition.name.clone());
                     self.core.handle(Input::Launched { instance }, self.now);
                 }
-                Output::Write { instance, bytes } => {
+                Output::Write { instance, bytes, .. } => {
                     for line in bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
                         let message: Value = serde_json::from_slice(line).expect("JSON");
                         self.take(instance, message);
                     }
                 }
-                Output::Signal { instance, signal: StopSignal::Term | StopSignal::Kill } => {
-                    if self.running.remove(&instance).is_some() {
-                        let exit = Exit { cause: ExitCause::Code(0), oom: false };
-                        self.core.handle(Input::Exited { instance, exit }, self.now);
-                    }
-                }
+                Output::Signal { instance, signal: StopSignal::Term } if self.deaf.contains(&instance) => {}
+                Output::Signal { instance, signal: StopSignal::Term | StopSignal::Kill } => self.exit(instance),
                 Output::Store { seq, .. } => {
                     self.core.handle(Input::StoreDone { seq, outcome: StoreOutcome::Committed }, self.now);
                 }
@@ -250,6 +249,24 @@ impl Stage {
                 | Output::Exit => {}
             }
         }
+    }
+
+    /// It has ended by itself, or because it was told to.
+    fn exit(&mut self, instance: InstanceId) {
+        if self.running.remove(&instance).is_some() {
+            let exit = Exit { cause: ExitCause::Code(0), oom: false };
+            self.core.handle(Input::Exited { instance, exit }, self.now);
+        }
+    }
+
+    pub fn exits(&mut self, instance: InstanceId) {
+        self.exit(instance);
+        self.perform();
+    }
+
+    /// What a client was answered, if it was.
+    pub fn answered(&mut self, conn: ConnId) -> Option<Answer> {
+        self.answers.remove(&conn)
     }
 
     fn event(&mut self, conn: ConnId, event: &StreamEvent) {
