@@ -9,7 +9,7 @@ use crate::core::definition::Definition;
 use crate::core::lifecycle::{Event, State};
 use crate::core::listings::Listing;
 use crate::core::outbox::{ChangeKind, Pending};
-use crate::core::parked::WaitOn;
+use crate::core::parked::{Hand, WaitOn};
 use crate::core::server::{Follower, Server};
 use crate::core::{Core, Phase, Timer, status_is};
 use crate::ids::{ConnId, InstanceId, ServerId, Uuid};
@@ -61,7 +61,7 @@ impl Core {
             Ask::List { status, name } => Ok(Some(self.list(who, status.as_deref(), name.as_deref()))),
             Ask::Get { server } => {
                 let id = self.find(&server, who)?;
-                Ok(Some(self.status_answer(id, false)))
+                Ok(Some(self.status_answer(id)))
             }
             Ask::Patch { server, change } => self.patch(conn, self.find(&server, who)?, &change).map(|()| None),
             Ask::Restart { server } => self.restart(conn, self.find(&server, who)?).map(|()| None),
@@ -329,7 +329,7 @@ impl Core {
         self.servers.get_mut(&id).expect("found").restart_due = true;
         self.retire_kin(id);
         self.advance(id, Event::Restart);
-        self.park_for(conn, id, true);
+        self.park_for_ready(conn, id, Hand::Restarted);
         Ok(())
     }
 
@@ -343,12 +343,18 @@ impl Core {
 
     /// Lets the client wait until the server is up or down, if it is not so already.
     pub(super) fn park_for(&mut self, conn: ConnId, id: ServerId, up: bool) {
-        let grace_ms = STOP_GRACE.as_millis() as u64;
-        let (on, wait_ms) = match up {
-            true => (WaitOn::Ready { server: id, registered: false }, self.start_wait_ms(id) + grace_ms),
-            false => (WaitOn::Down(id), 2 * grace_ms),
-        };
-        self.park(conn, on, self.now.mono_ms + wait_ms);
+        match up {
+            true => self.park_for_ready(conn, id, Hand::Started),
+            false => {
+                self.park(conn, WaitOn::Down(id), self.now.mono_ms + 2 * STOP_GRACE.as_millis() as u64);
+                self.tell_waiting(id);
+            }
+        }
+    }
+
+    fn park_for_ready(&mut self, conn: ConnId, id: ServerId, after: Hand) {
+        let wait_ms = self.start_wait_ms(id) + STOP_GRACE.as_millis() as u64;
+        self.park(conn, WaitOn::Ready { server: id, after }, self.now.mono_ms + wait_ms);
         self.tell_waiting(id);
     }
 

@@ -8,7 +8,7 @@ use crate::core::contract::{Answer, Output, StoreOp, StoreOutcome};
 use crate::core::definition::Definition;
 use crate::core::lifecycle::{Event, State};
 use crate::core::outbox::{ChangeKind, Pending};
-use crate::core::parked::WaitOn;
+use crate::core::parked::{Hand, WaitOn};
 use crate::core::server::{Removal, Server};
 use crate::ids::{ConnId, ServerId, StoreSeq};
 use crate::limits::{SHUTDOWN_GRACE, STOP_GRACE};
@@ -97,7 +97,7 @@ impl Core {
         self.servers.insert(id, server);
         let waiting = self.parked.release(conn).is_some();
         if waiting && wait {
-            let on = WaitOn::Ready { server: id, registered: true };
+            let on = WaitOn::Ready { server: id, after: Hand::Registered };
             self.park(conn, on, self.now.mono_ms + startup_ms);
         }
         if self.settings.hosting && self.is_running() {
@@ -106,7 +106,7 @@ impl Core {
             self.tell_waiting(id);
         }
         if waiting && !wait {
-            let answer = self.status_answer(id, true);
+            let answer = self.ready_answer(id, Hand::Registered);
             self.deadlines.cancel(super::Timer::Client(conn));
             self.outputs.push_back(Output::Answer { conn, answer });
         }

@@ -491,6 +491,7 @@ impl Core {
             log::warn!("server={} {message}", server.definition.name);
             server.last_error = Some(message.clone());
             server.put_down_for = Some(message.clone());
+            server.start_failed = true;
             self.note(id, message);
             // It is about to be put down, but whoever waited for it should hear the reason and not the consequence.
             self.answer_ready_waits(id);

@@ -10,7 +10,7 @@ pub enum WaitOn {
     /// Durability of a change.
     Stored(StoreSeq),
     /// A server to be ready, or to show that it will not be.
-    Ready { server: ServerId, registered: bool },
+    Ready { server: ServerId, after: Hand },
     /// A server to be down.
     Down(ServerId),
     /// A server to be down and forgotten.
@@ -25,6 +25,15 @@ pub enum WaitOn {
     Ears(SessionId),
     /// A server to tell who it is.
     Face(ServerId),
+}
+
+/// What a client has done to a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hand {
+    Registered,
+    /// Also if it was changed.
+    Started,
+    Restarted,
 }
 
 #[derive(Default)]

@@ -331,6 +331,13 @@ impl Server {
             .with("next_attempt_at", next_ms.map(|ms| rfc3339(now.unix_ms + ms)))
     }
 
+    /// For whoever has restarted it.
+    pub fn restarted_in_vain(&self, now: Now) -> Fault {
+        let cause = self.last_error.as_deref().unwrap_or("it is not known why");
+        let message = format!("{} was stopped, but cannot be started again: {cause}", self.definition.name);
+        self.restart_fault(Code::RestartFailed, message, now)
+    }
+
     /// For calls in flight when the server is put down for its silence.
     pub fn restarting_fault(&self, now: Now) -> Fault {
         let message = format!("{} is unresponsive and is being restarted", self.definition.name);

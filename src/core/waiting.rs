@@ -4,7 +4,7 @@
 use crate::api::fault::{Code, Fault};
 use crate::core::contract::{Answer, Output};
 use crate::core::lifecycle::State;
-use crate::core::parked::WaitOn;
+use crate::core::parked::{Hand, WaitOn};
 use crate::core::{Core, Timer};
 use crate::ids::{ConnId, ServerId};
 
@@ -26,13 +26,21 @@ impl Core {
         self.answer(conn, Answer::Refused(fault));
     }
 
-    pub(super) fn status_answer(&self, id: ServerId, registered: bool) -> Answer {
-        match self.servers.get(&id) {
-            Some(server) if server.removing.is_none() => {
-                let view = Box::new(server.view(&self.settings, self.now));
-                if registered { Answer::Registered(view) } else { Answer::Status(view) }
-            }
-            Some(_) | None => Answer::Refused(Fault::new(Code::NotFound, "the server was removed meanwhile")),
+    pub(super) fn status_answer(&self, id: ServerId) -> Answer {
+        self.ready_answer(id, Hand::Started)
+    }
+
+    /// How a server is after what was done to it. One that was restarted and cannot start is no success: whoever did it
+    /// had one that ran.
+    pub(super) fn ready_answer(&self, id: ServerId, after: Hand) -> Answer {
+        let Some(server) = self.servers.get(&id).filter(|server| server.removing.is_none()) else {
+            return Answer::Refused(Fault::new(Code::NotFound, "the server was removed meanwhile"));
+        };
+        let view = || Box::new(server.view(&self.settings, self.now));
+        match after {
+            Hand::Registered => Answer::Registered(view()),
+            Hand::Restarted if server.start_failed => Answer::Refused(server.restarted_in_vain(self.now)),
+            Hand::Started | Hand::Restarted => Answer::Status(view()),
         }
     }
 
@@ -64,8 +72,8 @@ impl Core {
             if over && matches!(on, WaitOn::Face(_)) {
                 self.answer_greeting(conn, id);
             } else if over {
-                let answer = self.status_answer(id, matches!(on, WaitOn::Ready { registered: true, .. }));
-                self.answer(conn, answer);
+                let after = if let WaitOn::Ready { after, .. } = on { after } else { Hand::Started };
+                self.answer(conn, self.ready_answer(id, after));
             }
         }
         self.follow_removal(id);
@@ -74,8 +82,8 @@ impl Core {
     /// The start has failed in a way that waiting will not mend: say so at once.
     pub(super) fn answer_ready_waits(&mut self, id: ServerId) {
         for (conn, on) in self.parked.on_server(id) {
-            if let WaitOn::Ready { registered, .. } = on {
-                let answer = self.status_answer(id, registered);
+            if let WaitOn::Ready { after, .. } = on {
+                let answer = self.ready_answer(id, after);
                 self.answer(conn, answer);
             }
         }
@@ -84,12 +92,12 @@ impl Core {
     pub(super) fn wait_timed_out(&mut self, conn: ConnId) {
         let Some(on) = self.parked.get(conn) else { return };
         match on {
-            WaitOn::Ready { server, registered } => {
-                let answer = self.status_answer(server, registered);
+            WaitOn::Ready { server, after } => {
+                let answer = self.ready_answer(server, after);
                 self.answer(conn, answer);
             }
             WaitOn::Down(server) => {
-                let answer = self.status_answer(server, false);
+                let answer = self.status_answer(server);
                 self.answer(conn, answer);
             }
             WaitOn::Stored(seq) => self.store_timed_out(conn, seq),

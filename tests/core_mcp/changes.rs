@@ -61,6 +61,19 @@ fn a_change_that_needs_no_new_instance_starts_none() {
 }
 
 #[test]
+fn a_restart_after_which_it_cannot_start_is_no_success() {
+    let mut stage = Stage::new();
+    stage.register("frail", Child::Older, json!({}));
+    stage.is_broken = true;
+    let conn = stage.ask(&someone(), Ask::Restart { server: named("frail") });
+    let Some(Answer::Refused(fault)) = stage.answered(conn) else { panic!("no refusal") };
+    assert_eq!((fault.code, &fault.data["cause"]), (Code::RestartFailed, &json!("no such file")));
+    stage.is_broken = false;
+    let conn = stage.ask(&someone(), Ask::Restart { server: named("frail") });
+    assert!(matches!(stage.answered(conn), Some(Answer::Status(view)) if view.status == Status::Ready));
+}
+
+#[test]
 fn what_an_instance_did_not_finish_saying_is_not_said_by_the_next() {
     let mut stage = Stage::new();
     stage.register("torn", Child::Older, json!({}));

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use stdiod::api::auth::Principal;
 use stdiod::core::contract::{
-    Answer, Ask, Exit, ExitCause, Input, McpAsk, Now, Output, ServerRef, Snapshot, Stateless, StopSignal, StoreOutcome,
-    StreamEvent, Takes,
+    Answer, Ask, Exit, ExitCause, Input, LaunchFault, LaunchFaultKind, McpAsk, Now, Output, ServerRef, Snapshot,
+    Stateless, StopSignal, StoreOutcome, StreamEvent, Takes,
 };
 use stdiod::core::{Core, Settings};
 use stdiod::ids::{ConnId, InstanceId, SessionId};
@@ -35,6 +35,8 @@ pub struct Stage {
     children: BTreeMap<String, Child>,
     /// The running instances, and what each was written and has not answered.
     pub running: BTreeMap<InstanceId, String>,
+    /// Nothing can be launched.
+    pub is_broken: bool,
     /// Those that only a kill ends.
     pub deaf: BTreeSet<InstanceId>,
     pub written: Vec<(InstanceId, Value)>,
@@ -61,6 +63,7 @@ impl Stage {
             who: someone(),
             children: BTreeMap::new(),
             running: BTreeMap::new(),
+            is_broken: false,
             deaf: BTreeSet::new(),
             written: Vec::new(),
             answers: BTreeMap::new(),
@@ -219,6 +222,10 @@ impl Stage {
                 }
                 Output::Event { conn, event } => self.event(conn, &event),
                 Output::EndStream { conn } => _ = self.ended.insert(conn),
+                Output::Launch { instance, .. } if self.is_broken => {
+                    let why = LaunchFault { kind: LaunchFaultKind::Runtime, message: "no such file".to_string() };
+                    self.core.handle(Input::LaunchFailed { instance, why }, self.now);
+                }
                 Output::Launch { instance, definition, .. } => {
                     self.running.insert(instance, definition.name.clone());
                     self.core.handle(Input::Launched { instance }, self.now);
