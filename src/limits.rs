@@ -260,6 +260,8 @@ pub const NAME_MAX: usize = 63;
 pub const CMD_ARGS_MAX: usize = 256;
 pub const ENV_MAX: usize = 256;
 pub const VOLUMES_MAX: usize = 32;
+/// One name in a path, as file systems have it.
+pub const FILE_NAME_MAX: usize = 255;
 pub const PORTS_MAX: usize = 32;
 pub const EGRESS_MAX: usize = 64;
 pub const PATH_MAX: usize = 1024;

@@ -302,6 +302,23 @@ fn a_client_that_leaves_frees_its_place_in_the_queue() {
     assert!(began.elapsed() < Duration::from_secs(15), "calls of clients that left were made all the same");
 }
 
+/// Both are seen in one turn of the loop.
+#[test]
+fn a_client_whose_end_comes_with_its_request_is_not_waited_for() {
+    let daemon = Daemon::start();
+    daemon.register(&python("rude", "crun", RUDE));
+    daemon.text("rude", "echo", json!({"text": "first"}));
+    let arguments = json!({"name": "sleep", "arguments": {"ms": 20_000}});
+    let body = json!({"method": "tools/call", "params": arguments}).to_string();
+    let head = format!("POST {BASE}/rude/call HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\n", daemon.token());
+    let mut http = daemon.http();
+    daemon.signal(nix::sys::signal::Signal::SIGSTOP);
+    http.send_raw(format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()).as_bytes()).expect("sent");
+    drop(http);
+    daemon.signal(nix::sys::signal::Signal::SIGCONT);
+    daemon.wait_until("rude", "left", |status| status["queue"] == json!({"in_flight": 0, "waiting": 0}));
+}
+
 #[test]
 fn a_queue_that_is_full_says_so_at_once() {
     let daemon = Daemon::start();

@@ -62,6 +62,7 @@ fn wrong_use_wrong_configuration_and_no_daemon_have_their_exit_codes() {
     assert_eq!(run(&["--version"], &[]).status.code(), Some(0));
     assert_eq!(run(&["frobnicate"], &[]).status.code(), Some(2));
     assert_eq!(run(&["call"], &[]).status.code(), Some(2));
+    assert_eq!(run(&["status", ""], &[]).status.code(), Some(2), "the variable that was to be here is not set");
     let nobody = run(&["ls"], &[("STDIOD_URL", "http://127.0.0.1:1")]);
     assert_eq!(nobody.status.code(), Some(1), "{nobody:?}");
     assert!(String::from_utf8_lossy(&nobody.stderr).contains("127.0.0.1:1"), "{nobody:?}");
@@ -69,6 +70,14 @@ fn wrong_use_wrong_configuration_and_no_daemon_have_their_exit_codes() {
     let directory = support::short_temporary_directory();
     let file = directory.join("stdiod.toml");
     std::fs::write(&file, "# a comment\nlisten = \"127.0.0.1:0\"\nlissten = 1\n").expect("a file");
+    let listen = format!("unix:{}", file.display());
+    let data_dir = directory.join("data").display().to_string();
+    let path = std::env::var("PATH").expect("a PATH");
+    let variables = [("STDIOD_LISTEN", listen.as_str()), ("STDIOD_DATA_DIR", &data_dir), ("PATH", &path)];
+    let no_socket = run(&["serve"], &variables);
+    assert_eq!(no_socket.status.code(), Some(1), "{no_socket:?}");
+    assert!(String::from_utf8_lossy(&no_socket.stderr).contains("no socket"), "{no_socket:?}");
+    assert!(file.is_file(), "somebody's file is not taken for an old socket");
     let wrong = run(&["serve", "--config", file.to_str().expect("our own name")], &[]);
     std::fs::remove_dir_all(&directory).expect("our directory");
     assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");

@@ -358,6 +358,32 @@ fn many_lives_leave_nothing_behind(provider: &str) {
 }
 
 #[test]
+fn what_several_ask_for_at_once_is_done_once_and_told_to_all() {
+    let daemon = Daemon::start();
+    daemon.register(&tiny("tiny", "crun"));
+    let all = |method: &str, path: &str| -> Vec<(u16, Value)> {
+        std::thread::scope(|scope| {
+            let one = || {
+                let reply = daemon.request(method, &format!("{BASE}/tiny{path}"), None);
+                (reply.status, if reply.status == 200 { reply.json()["status"].clone() } else { Value::Null })
+            };
+            let asked: Vec<_> = (0..6).map(|_| scope.spawn(one)).collect();
+            asked.into_iter().map(|reply| reply.join().expect("no panic")).collect()
+        })
+    };
+    for _ in 0..3 {
+        assert_eq!(all("POST", "/stop"), vec![(200, json!("stopped")); 6]);
+        assert_eq!(all("POST", "/start"), vec![(200, json!("ready")); 6]);
+    }
+    // Whoever comes when it is on its way out finds nothing to remove.
+    let gone = all("DELETE", "");
+    assert!(
+        gone.iter().all(|(status, _)| matches!(status, 204 | 404)) && gone.contains(&(204, Value::Null)),
+        "{gone:?}"
+    );
+}
+
+#[test]
 fn twenty_that_listen_are_gone_at_once_and_the_deaf_one_after_the_grace() {
     let mut daemon = Daemon::start();
     std::thread::scope(|scope| {

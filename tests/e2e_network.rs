@@ -38,6 +38,35 @@ fn an_http_server_is_ready_when_its_port_answers_and_comes_back_after_a_kill(pro
     assert_eq!(through["headers"].get("authorization"), None, "{through}");
     let events = daemon.get("/mcp/web/events").body_text();
     assert_eq!(events, "data: 0\n\ndata: 1\n\ndata: 2\n\n");
+    // Its endpoint, and nothing beside it; not for pages of other sites, and not with what was for this hop only.
+    for path in ["/mcp/web/../../x", "/mcp/web/%2e%2e/x", "/api/v1/mcp/servers/web/mcp/a/../../b"] {
+        assert_eq!(daemon.get(path).code(), "invalid_request", "{path}");
+    }
+    let ask = |more: &str| {
+        let mut http = daemon.http();
+        let head = format!("GET /mcp/web/x HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\n", daemon.token());
+        http.send_raw(format!("{head}{more}\r\n").as_bytes()).expect("sent");
+        http.read_reply(false).expect("an answer")
+    };
+    assert_eq!(ask("Origin: http://evil.example\r\n").status, 403);
+    let passed = ask("Connection: X-Hop, close\r\nX-Hop: 1\r\nX-End: 1\r\n").json();
+    assert_eq!((passed["headers"].get("x-hop"), &passed["headers"]["x-end"]), (None, &json!("1")), "{passed}");
+    // Whoever may not see it learns nothing of it, with a token or without.
+    let limited = daemon.cli_json(&["token", "create", "limited", "--scope", "mcp:call", "--server", "other"]);
+    let address = daemon.address();
+    for token in [limited["token"].as_str().expect("a token"), "wrong"] {
+        let told = |name: &str| {
+            let reply = post(
+                address,
+                token,
+                &format!("/mcp/{name}"),
+                "",
+                &json!({"jsonrpc": "2.0", "id": 1, "method": "ping"}),
+            );
+            (reply.status, reply.body_text().replace(name, "NAME"))
+        };
+        assert_eq!(told("web"), told("nosuch"));
+    }
     let broken = daemon.get("/mcp/web/crash");
     assert_eq!((broken.status, broken.code()), (502, json!("bad_server_output")), "{broken}");
     daemon.wait_until("web", "back", |s| s["status"] == "ready" && s["restart_count"] == 1);
@@ -95,7 +124,11 @@ fn the_reference_server_is_reached_by_its_port_and_through_the_daemon(provider: 
         }
     }
     let stranger = Http::connect(daemon.address(), "").request("POST", "/mcp/everything", Some(&json!({})));
-    assert_eq!((stranger.status, stranger.code()), (401, json!("unauthorized")), "{stranger}");
+    assert_eq!(
+        (stranger.status, &stranger.json()["error"]["data"]["code"]),
+        (401, &json!("unauthorized")),
+        "{stranger}"
+    );
     assert_eq!(daemon.request("POST", &format!("{BASE}/everything/stop"), None).status, 200);
     let stopped = daemon.request("POST", "/mcp/everything", Some(&json!({})));
     assert_eq!((stopped.status, stopped.code()), (409, json!("server_stopped")), "{stopped}");

@@ -53,7 +53,7 @@ pub fn interpret<'a>(request: &Request<'a>, door: Door) -> Result<McpAsk<'a>, Re
 }
 
 /// A page of another site may not speak here, whatever token it has got hold of.
-fn refuse_foreign_origin(request: &Request<'_>) -> Result<(), Response> {
+pub fn refuse_foreign_origin(request: &Request<'_>) -> Result<(), Response> {
     let Some(origin) = request.header("origin") else { return Ok(()) };
     let text = std::str::from_utf8(origin).unwrap_or_default();
     let same = text.split_once("://").is_some_and(|(_, authority)| authority.eq_ignore_ascii_case(request.host()));

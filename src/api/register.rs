@@ -8,12 +8,13 @@ use crate::api::package;
 use crate::api::quantity;
 use crate::api::reach;
 use crate::core::definition::{
-    CrashLoop, Definition, Framing, Health, OnUnresponsive, PullPolicy, ResourceLimits, RestartPolicy, Source,
+    COVERED, CrashLoop, Definition, Framing, HOST_DIRS, HOST_LINKS, Health, OnUnresponsive, PullPolicy, ResourceLimits,
+    RestartPolicy, Source,
 };
 use crate::ids::Uuid;
 use crate::limits::{
-    self, CMD_ARGS_MAX, ENV_MAX, FILES_BYTES_MAX, FILES_MAX, IMAGE_REFERENCE_MAX, NAME_MAX, PATH_MAX, STRING_MAX,
-    VOLUMES_MAX, WAIT_MS,
+    self, CMD_ARGS_MAX, ENV_MAX, FILE_NAME_MAX, FILES_BYTES_MAX, FILES_MAX, IMAGE_REFERENCE_MAX, NAME_MAX, PATH_MAX,
+    STRING_MAX, VOLUMES_MAX, WAIT_MS,
 };
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
@@ -201,7 +202,7 @@ fn volumes(field: Field) -> Result<(Vec<String>, BTreeSet<String>), Fault> {
         let (path, only_read) = match item.value {
             Value::Object(_) => {
                 let mut fields = item.object(&["path", "read_only"])?;
-                let path = fields.required("path")?.parse(mount_path)?;
+                let path = fields.required("path")?.parse(volume_path)?;
                 let mut only_read = false;
                 fields.set("read_only", &mut only_read, &false, Field::boolean)?;
                 fields.finish();
@@ -209,8 +210,8 @@ fn volumes(field: Field) -> Result<(Vec<String>, BTreeSet<String>), Fault> {
             }
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
                 item.parse(|text| match text.strip_suffix(":ro") {
-                    Some(path) => mount_path(path).map(|path| (path, true)),
-                    None => mount_path(text).map(|path| (path, false)),
+                    Some(path) => volume_path(path).map(|path| (path, true)),
+                    None => volume_path(text).map(|path| (path, false)),
                 })?
             }
         };
@@ -400,7 +401,12 @@ fn check(definition: &Definition) -> Result<(), Fault> {
     if files.values().map(String::len).sum::<usize>() > FILES_BYTES_MAX {
         return Err(Fault::field("files", format_args!("must not be larger than {FILES_BYTES_MAX} bytes together")));
     }
+    let of_host = HOST_DIRS.into_iter().chain(HOST_LINKS).filter(|_| definition.source == Source::HostRootfs);
     for path in files.keys() {
+        let mut covers = definition.volumes.iter().map(String::as_str).chain(COVERED).chain(of_host.clone());
+        if let Some(cover) = covers.find(|cover| is_within(path, cover)) {
+            return Err(Fault::field("files", format_args!("{path} cannot be there: {cover} is mounted over it")));
+        }
         let others = files.keys().filter(|other| *other != path).chain(&definition.volumes);
         if let Some(inner) = others.into_iter().find(|other| is_within(other, path)) {
             return Err(Fault::field("files", format_args!("{path} cannot be a file, because {inner} is there too")));
@@ -487,8 +493,23 @@ fn absolute_path(text: &str) -> Result<String, String> {
 }
 
 /// Where something may be put into a container.
+/// A volume is named by where it is in the container, and by nothing else.
+fn volume_path(text: &str) -> Result<String, String> {
+    if text.contains(':') {
+        return Err(
+            "expected a path in the container, as in \"/data\" or \"/data:ro\"; where it is kept on this host is \
+                    not chosen here"
+                .to_string(),
+        );
+    }
+    mount_path(text)
+}
+
 fn mount_path(text: &str) -> Result<String, String> {
     let path = absolute_path(text)?;
+    if path.split('/').any(|name| name.len() > FILE_NAME_MAX) {
+        return Err(format!("no name in it may be longer than {FILE_NAME_MAX} bytes"));
+    }
     if path == "/" {
         return Err("must not be the root".to_string());
     }
@@ -702,6 +723,13 @@ mod tests {
             ("files", json!({"/app/": ""}), "files[\"/app/\"]"),
             ("files", json!({"/dev/null": ""}), "files[\"/dev/null\"]"),
             ("files", json!({"/a": 1}), "files[\"/a\"]"),
+            ("files", json!({"/usr/local/bin/x": ""}), "files"),
+            ("files", json!({"/lib/x": ""}), "files"),
+            ("files", json!({"/tmp/x": ""}), "files"),
+            ("volumes", json!([format!("/{}", "x".repeat(256))]), "volumes[0]"),
+            ("volumes", json!(["/data:rw"]), "volumes[0]"),
+            ("volumes", json!(["/a", "/srv/data:/data"]), "volumes[1]"),
+            ("volumes", json!([{"path": "/a:b"}]), "volumes[0].path"),
             ("files", json!({"/a": "", "/a/b": ""}), "files"),
             ("files", json!({"/a": "x".repeat(FILES_BYTES_MAX), "/b": "x"}), "files"),
             ("max_in_flight", json!(0), "max_in_flight"),
@@ -825,6 +853,7 @@ mod tests {
             (json!({"rootfs": null}), "image"),
             (json!({"rootfs": "host", "image": "i"}), "image"),
             (json!({"files": {"/data": "x"}}), "files"),
+            (json!({"files": {"/data/x": "x"}}), "files"),
             (json!({"environment": {"A": 1}}), "environment.A"),
         ] {
             refused(patch(&old, fields).map(|(new, _)| new), path);

@@ -110,7 +110,10 @@ pub fn refuse_early(head: &Request<'_>, tokens: &Tokens, peer: &Peer, shown: &mu
         Err(fault) => return Some(refuse(&fault)),
     };
     let fault = identify(head, tokens, peer, shown, route.needs()).err()?;
-    Some(if matches!(route, Route::Mcp(..)) { mcp::refuse(None, &fault) } else { refuse(&fault) })
+    if matches!(route, Route::Mcp(..)) {
+        return Some(mcp::refuse(None, &fault));
+    }
+    Some(refuse(&if matches!(route, Route::Call(_)) { fault.outcome(Outcome::NotSent) } else { fault }))
 }
 
 /// Whoever shows a token is who it says, also where none is asked for.

@@ -7,6 +7,7 @@ use super::screen::{Form, Screen};
 use super::table::visible;
 use crate::limits::STREAM_BACKLOG_MAX;
 use crate::wire::answer::read_line;
+use clap::builder::NonEmptyStringValueParser;
 use serde_json::Value;
 use std::io::{self, BufRead};
 
@@ -17,6 +18,7 @@ use std::io::{self, BufRead};
   stdiod logs -f notes")]
 pub struct Logs {
     /// Name or id of the server
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     name: String,
     /// Go on with new lines as they come
     #[arg(short, long)]

@@ -7,6 +7,7 @@ use super::read_stdin;
 use super::screen::{Form, Screen};
 use super::table::{Table, size};
 use crate::limits::{CLIENT_CALL_MARGIN, REQUEST_TIMEOUT_MAX};
+use clap::builder::NonEmptyStringValueParser;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -29,6 +30,7 @@ pub struct Ls {
 )]
 pub struct Call {
     /// Name or id of the server
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     name: String,
     /// Call this tool; what follows are its arguments
     #[arg(long)]
@@ -44,12 +46,14 @@ pub struct Call {
 #[derive(clap::Args)]
 pub struct Named {
     /// Name or id of the server
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub name: String,
 }
 
 #[derive(clap::Args)]
 pub struct Rm {
     /// Name or id of the server
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     name: String,
     /// Remove its volumes too: the data is lost
     #[arg(long)]

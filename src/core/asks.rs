@@ -8,7 +8,7 @@ use crate::core::contract::{Answer, Ask, Change, LogEntry, Output, ServerRef, St
 use crate::core::definition::Definition;
 use crate::core::lifecycle::{Event, State};
 use crate::core::listings::Listing;
-use crate::core::outbox::{ChangeKind, Pending};
+use crate::core::outbox::{ChangeKind, Joins, Pending};
 use crate::core::parked::{Hand, WaitOn};
 use crate::core::server::{Follower, Server};
 use crate::core::{Core, Phase, Timer, status_is};
@@ -57,13 +57,13 @@ impl Core {
                 let id = self.find(&server, who)?;
                 self.call(conn, id, method, params, timeout_ms).map(|()| None)
             }
-            Ask::Register { definition, wait } => self.register(conn, *definition, wait).map(|()| None),
+            Ask::Register { definition, wait } => self.register(conn, who, *definition, wait).map(|()| None),
             Ask::List { status, name } => Ok(Some(self.list(who, status.as_deref(), name.as_deref()))),
             Ask::Get { server } => {
                 let id = self.find(&server, who)?;
                 Ok(Some(self.status_answer(id)))
             }
-            Ask::Patch { server, change } => self.patch(conn, self.find(&server, who)?, &change).map(|()| None),
+            Ask::Patch { server, change } => self.patch(conn, who, self.find(&server, who)?, &change).map(|()| None),
             Ask::Restart { server } => self.restart(conn, self.find(&server, who)?).map(|()| None),
             Ask::Stop { server } => self.set_desired(conn, self.find(&server, who)?, false),
             Ask::Start { server } => self.set_desired(conn, self.find(&server, who)?, true),
@@ -129,6 +129,10 @@ impl Core {
         self.server_id(server).as_ref().is_some_and(of_http)
     }
 
+    pub fn is_seen_by(&self, server: &str, who: &Principal) -> bool {
+        self.server_id(server).is_some_and(|id| self.find(&ServerRef::Id(id), who).is_ok())
+    }
+
     /// The instance that answers for it now.
     pub fn http_instance(&self, server: &str, who: &Principal) -> Result<InstanceId, Fault> {
         let id = self.server_id(server).ok_or_else(|| Fault::new(Code::NotFound, "there is no such server"))?;
@@ -187,8 +191,8 @@ impl Core {
 
     // --- changes ----------------------------------------------------------------------------------------------------
 
-    fn register(&mut self, conn: ConnId, definition: Definition, wait: bool) -> Result<(), Fault> {
-        self.check_place(&definition, None)?;
+    fn register(&mut self, conn: ConnId, who: &Principal, definition: Definition, wait: bool) -> Result<(), Fault> {
+        self.check_place(&definition, who, None)?;
         if self.names.contains_key(&definition.name) {
             let message = format!("name: a server named {} is registered already", definition.name);
             return Err(Fault::new(Code::NameTaken, message).with("field", "name"));
@@ -238,7 +242,7 @@ impl Core {
     }
 
     /// Can this daemon give a definition what it asks of the host? `own`: the server that it replaces.
-    fn check_place(&self, definition: &Definition, own: Option<ServerId>) -> Result<(), Fault> {
+    fn check_place(&self, definition: &Definition, who: &Principal, own: Option<ServerId>) -> Result<(), Fault> {
         let settings = &self.settings;
         if let Some(name) = &definition.provider
             && !settings.providers.contains(name)
@@ -258,28 +262,29 @@ impl Core {
                 return Err(Fault::field("egress", "needs a `network`; the default here is none"));
             }
         }
-        self.check_ports(definition, own)
+        self.check_ports(definition, who, own)
     }
 
     /// A host port belongs to one server, also while that one is stopped, or about to be stored.
-    fn check_ports(&self, definition: &Definition, own: Option<ServerId>) -> Result<(), Fault> {
+    fn check_ports(&self, definition: &Definition, who: &Principal, own: Option<ServerId>) -> Result<(), Fault> {
         for (index, port) in definition.ports.iter().enumerate() {
             let known = self.servers.values().map(|server| (server.id, &*server.definition));
             let mut others = known.chain(self.outbox.proposed()).filter(|(id, _)| Some(*id) != own);
             if let Some((_, holder)) = others.find(|(_, other)| other.ports.iter().any(|p| p.collides_with(port))) {
-                let (field, name) = (format!("ports[{index}]"), &holder.name);
-                let message = format!("{field}: port {} of this host belongs to {name}", port.host);
-                return Err(Fault::new(Code::PortTaken, message).with("field", field).with("server", name.clone()));
+                let (field, name) = (format!("ports[{index}]"), Some(&holder.name).filter(|name| who.may_see(name)));
+                let whose = name.map_or("another server", String::as_str);
+                let message = format!("{field}: port {} of this host belongs to {whose}", port.host);
+                return Err(Fault::new(Code::PortTaken, message).with("field", field).with("server", name.cloned()));
             }
         }
         Ok(())
     }
 
-    fn patch(&mut self, conn: ConnId, id: ServerId, change: &Change) -> Result<(), Fault> {
+    fn patch(&mut self, conn: ConnId, who: &Principal, id: ServerId, change: &Change) -> Result<(), Fault> {
         let server = self.changeable(id)?;
         let (definition, enabled) = register::merge(&server.definition, &change.fields)?;
         let up = enabled.unwrap_or(server.desired_up);
-        self.check_place(&definition, Some(id))?;
+        self.check_place(&definition, who, Some(id))?;
         self.change(conn, id, Arc::new(definition), up, ChangeKind::Patch)
     }
 
@@ -287,6 +292,11 @@ impl Core {
     fn set_desired(&mut self, conn: ConnId, id: ServerId, up: bool) -> Result<Option<Answer>, Fault> {
         if up {
             self.check_hosting()?;
+        }
+        let kind = if up { ChangeKind::Start } else { ChangeKind::Stop };
+        if let Some(seq) = self.outbox.join(id, conn, Joins::Change(kind)) {
+            self.park(conn, WaitOn::Stored(seq), self.now.mono_ms + STORE_WAIT.as_millis() as u64);
+            return Ok(None);
         }
         let server = self.changeable(id)?;
         if server.desired_up == up {
@@ -299,7 +309,6 @@ impl Core {
             return Ok(None);
         }
         let definition = Arc::clone(&server.definition);
-        let kind = if up { ChangeKind::Start } else { ChangeKind::Stop };
         self.change(conn, id, definition, up, kind)?;
         Ok(None)
     }
@@ -315,7 +324,7 @@ impl Core {
         self.check_store()?;
         self.servers.get_mut(&id).expect("found").changing = true;
         let op = StoreOp::UpdateServer { id, definition: Arc::clone(&definition), desired_up: up };
-        self.store(conn, Pending::Change { server: id, definition, up, conn, kind }, op);
+        self.store(conn, Pending::Change { server: id, definition, up, conns: vec![conn], kind }, op);
         Ok(())
     }
 
@@ -334,10 +343,14 @@ impl Core {
     }
 
     fn delete(&mut self, conn: ConnId, id: ServerId, volumes: bool) -> Result<(), Fault> {
+        if let Some(seq) = self.outbox.join(id, conn, Joins::Delete { volumes }) {
+            self.park(conn, WaitOn::Stored(seq), self.now.mono_ms + STORE_WAIT.as_millis() as u64);
+            return Ok(());
+        }
         self.changeable(id)?;
         self.check_store()?;
         self.servers.get_mut(&id).expect("found").changing = true;
-        self.store(conn, Pending::Delete { server: id, conn, volumes }, StoreOp::DeleteServer { id });
+        self.store(conn, Pending::Delete { server: id, conns: vec![conn], volumes }, StoreOp::DeleteServer { id });
         Ok(())
     }
 

@@ -52,8 +52,10 @@ impl Core {
     fn committed(&mut self, pending: Pending) {
         match pending {
             Pending::Register { server, definition, conn, wait } => self.registered(server, definition, conn, wait),
-            Pending::Change { server, definition, up, conn, kind } => self.changed(server, definition, up, conn, kind),
-            Pending::Delete { server, conn, volumes } => self.deleted(server, conn, volumes),
+            Pending::Change { server, definition, up, conns, kind } => {
+                self.changed(server, definition, up, &conns, kind)
+            }
+            Pending::Delete { server, conns, volumes } => self.deleted(server, &conns, volumes),
             Pending::TokenInsert { token, secret, conn, .. } => {
                 self.tokens.insert(token.clone());
                 self.answer(conn, Answer::TokenCreated { token, secret });
@@ -77,11 +79,13 @@ impl Core {
                 self.names.remove(&definition.name);
                 self.refuse(conn, fault);
             }
-            Pending::Change { server, conn, .. } | Pending::Delete { server, conn, .. } => {
+            Pending::Change { server, conns, .. } | Pending::Delete { server, conns, .. } => {
                 if let Some(server) = self.servers.get_mut(&server) {
                     server.changing = false;
                 }
-                self.refuse(conn, fault);
+                for conn in conns {
+                    self.refuse(conn, fault.clone());
+                }
             }
             Pending::TokenInsert { conn, .. } | Pending::TokenDelete { conn, .. } => self.refuse(conn, fault),
             Pending::Status { .. } | Pending::Reconcile { .. } | Pending::ReconcileToken { .. } => {}
@@ -98,7 +102,8 @@ impl Core {
         let waiting = self.parked.release(conn).is_some();
         if waiting && wait {
             let on = WaitOn::Ready { server: id, after: Hand::Registered };
-            self.park(conn, on, self.now.mono_ms + startup_ms);
+            // The start's own deadline comes first, and says more than that this one has passed.
+            self.park(conn, on, self.now.mono_ms + startup_ms + STOP_GRACE.as_millis() as u64);
         }
         if self.settings.hosting && self.is_running() {
             self.advance(id, Event::Start);
@@ -112,7 +117,7 @@ impl Core {
         }
     }
 
-    fn changed(&mut self, id: ServerId, definition: Arc<Definition>, up: bool, conn: ConnId, kind: ChangeKind) {
+    fn changed(&mut self, id: ServerId, definition: Arc<Definition>, up: bool, conns: &[ConnId], kind: ChangeKind) {
         let server = self.servers.get_mut(&id).expect("a server that changes is not removed");
         let restart = needs_restart(&server.definition, &definition);
         let sharing_changed = server.definition.shared != definition.shared;
@@ -120,7 +125,7 @@ impl Core {
         server.definition = definition;
         server.changing = false;
         self.arm_pulse(id);
-        let waiting = self.parked.release(conn).is_some();
+        let waiting: Vec<ConnId> = conns.iter().copied().filter(|conn| self.parked.release(*conn).is_some()).collect();
         let hosting = self.settings.hosting && self.is_running();
         let event = match (up && hosting, kind) {
             (false, _) => Some(Event::Stop),
@@ -141,18 +146,20 @@ impl Core {
         if let Some(event) = event {
             self.advance(id, event);
         }
-        if waiting {
+        for conn in waiting {
             self.park_for(conn, id, up && hosting);
         }
     }
 
-    fn deleted(&mut self, id: ServerId, conn: ConnId, volumes: bool) {
+    fn deleted(&mut self, id: ServerId, conns: &[ConnId], volumes: bool) {
         let server = self.servers.get_mut(&id).expect("a server that changes is not removed");
         server.removing = Some(if volumes { Removal::TakesVolumes } else { Removal::KeepsVolumes });
         server.desired_up = false;
-        if self.parked.release(conn).is_some() {
-            let grace_ms = (STOP_GRACE + SHUTDOWN_GRACE).as_millis() as u64;
-            self.park(conn, WaitOn::Gone(id), self.now.mono_ms + grace_ms);
+        for conn in conns {
+            if self.parked.release(*conn).is_some() {
+                let grace_ms = (STOP_GRACE + SHUTDOWN_GRACE).as_millis() as u64;
+                self.park(*conn, WaitOn::Gone(id), self.now.mono_ms + grace_ms);
+            }
         }
         self.retire_kin(id);
         self.offer_changed(id);

@@ -6,6 +6,25 @@ use ::core::net::{IpAddr, Ipv4Addr};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// What is mounted over every container's root; nothing of the root is seen there.
+pub const COVERED: [&str; 4] = ["/proc", "/sys", "/dev", "/tmp"];
+/// Directories of the host that make up its view: programs, and what programs need to find each other. Nothing that
+/// holds data, keys or configuration of the host itself.
+pub const HOST_DIRS: [&str; 10] = [
+    "/usr",
+    "/opt",
+    "/etc/alternatives",
+    "/etc/ssl/certs",
+    "/etc/ca-certificates",
+    "/etc/pki/ca-trust",
+    "/etc/pki/tls/certs",
+    "/etc/ld.so.conf.d",
+    "/etc/fonts",
+    "/etc/terminfo",
+];
+/// Links into /usr on a merged host, directories of their own on an old one.
+pub const HOST_LINKS: [&str; 6] = ["/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Definition {
     pub name: String,

@@ -22,12 +22,13 @@ pub enum Pending {
         server: ServerId,
         definition: Arc<Definition>,
         up: bool,
-        conn: ConnId,
+        /// Whoever waits for it: several may ask for the same at once.
+        conns: Vec<ConnId>,
         kind: ChangeKind,
     },
     Delete {
         server: ServerId,
-        conn: ConnId,
+        conns: Vec<ConnId>,
         volumes: bool,
     },
     TokenInsert {
@@ -59,6 +60,16 @@ pub enum ChangeKind {
     Patch,
     Start,
     Stop,
+}
+
+/// Changes that are the same whoever asks for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Joins {
+    /// `Start` and `Stop`; no PATCH is another's.
+    Change(ChangeKind),
+    Delete {
+        volumes: bool,
+    },
 }
 
 #[derive(Default)]
@@ -141,6 +152,31 @@ impl Outbox {
             }
             Pending::AdminToken => {}
         }
+    }
+
+    /// One more client for what is on its way already, if it is.
+    pub fn join(&mut self, server: ServerId, conn: ConnId, wanted: Joins) -> Option<StoreSeq> {
+        self.pending.iter_mut().find_map(|(seq, pending)| {
+            let (conns, joins) = match pending {
+                Pending::Change { server: whose, conns, kind, .. } if *whose == server => (conns, Joins::Change(*kind)),
+                Pending::Delete { server: whose, conns, volumes } if *whose == server => {
+                    (conns, Joins::Delete { volumes: *volumes })
+                }
+                Pending::Register { .. }
+                | Pending::Change { .. }
+                | Pending::Delete { .. }
+                | Pending::TokenInsert { .. }
+                | Pending::TokenDelete { .. }
+                | Pending::Status { .. }
+                | Pending::Reconcile { .. }
+                | Pending::ReconcileToken { .. }
+                | Pending::AdminToken => return None,
+            };
+            (joins == wanted).then(|| {
+                conns.push(conn);
+                *seq
+            })
+        })
     }
 
     /// Definitions on their way, and whose they are.

@@ -39,7 +39,7 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -268,10 +268,15 @@ impl Listener {
                 Ok(Listener { kind: Kind::Tcp(socket), address, open })
             }
             Listen::Unix(path) => {
-                // The data directory's lock says that no daemon of ours is there; a dead one's socket is in the way.
+                // The data directory's lock says that no daemon of ours is there; a dead one's socket is in the way. Any
+                // other file is somebody's, and refuses connections as well.
                 if std::os::unix::net::UnixStream::connect(path)
                     .is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused)
                 {
+                    if !fs::symlink_metadata(path)?.file_type().is_socket() {
+                        let why = "there is a file that is no socket; remove it, or choose another path";
+                        return Err(io::Error::new(ErrorKind::AlreadyExists, why));
+                    }
                     fs::remove_file(path)?;
                 }
                 let socket = UnixListener::bind(path)?;

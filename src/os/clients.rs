@@ -215,7 +215,7 @@ impl Clients {
                 self.handed.push(Handed { instance, socket, unwritten, request });
                 return;
             }
-            Err(fault) => return self.respond(id, rest::refuse(&fault), now),
+            Err(response) => return self.respond(id, response, now),
         }
         let response = match rest::interpret(&request, core.tokens(), &client.peer, &mut client.shown) {
             Ok(Interpreted::Ask { who, ask }) => {
@@ -225,6 +225,9 @@ impl Clients {
                 });
                 match missing {
                     None => {
+                        if client.hung_up {
+                            self.touched.push(id);
+                        }
                         core.handle(Input::Asked { conn: id, who, ask }, now);
                         return self.forget_request(id);
                     }
@@ -316,6 +319,11 @@ impl Clients {
         let mut touched = std::mem::take(&mut self.touched);
         for id in touched.drain(..) {
             let Some(client) = self.map.get_mut(&id) else { continue };
+            // Its end came with its request, and it was not answered at once.
+            if client.hung_up && matches!(client.doing, Doing::Waiting | Doing::Streaming) {
+                self.drop_client(id, core, now);
+                continue;
+            }
             client.large |= client.out.len() > BYTES_AT_ONCE && client.doing != Doing::Streaming;
             if !client.large {
                 self.write(id, BYTES_AT_ONCE, core, now);

@@ -4,7 +4,7 @@
 
 use crate::api::auth::{Need, Peer, Shown};
 use crate::api::fault::{Code, Fault};
-use crate::api::{rest, route};
+use crate::api::{mcp, rest, route};
 use crate::core::Core;
 use crate::ids::InstanceId;
 use crate::os::client::Socket;
@@ -24,23 +24,35 @@ pub struct Handed {
     pub request: Vec<u8>,
 }
 
-/// Is this request for a server that speaks HTTP? Then for which instance, and as what.
+/// Is this request for a server that speaks HTTP? Then for which instance, and as what. Whoever may not see that server is
+/// told what would be said of one that is not there, in the same words.
 pub fn aim(
     request: &Request<'_>,
     peer: &Peer,
     shown: &mut Shown,
     core: &Core,
-) -> Result<Option<(InstanceId, Vec<u8>)>, Fault> {
+) -> Result<Option<(InstanceId, Vec<u8>)>, Response> {
     let Some((name, rest)) = addressed(&request.path) else { return Ok(None) };
     if !core.speaks_http(name) {
         return Ok(None);
     }
-    let who = rest::identify(request, core.tokens(), peer, shown, Need::Call)?;
-    let instance = core.http_instance(name, &who)?;
+    let who = rest::identify(request, core.tokens(), peer, shown, Need::Call).map_err(|f| mcp::refuse(None, &f))?;
+    if !core.is_seen_by(name, &who) {
+        return Ok(None);
+    }
+    mcp::refuse_foreign_origin(request)?;
+    let passed_on = core.http_instance(name, &who).and_then(|instance| Ok((instance, passed_on(request, name, rest)?)));
+    passed_on.map(Some).map_err(|fault| rest::refuse(&fault))
+}
+
+/// The bytes for the server, which has nothing but its endpoint and what is below it.
+fn passed_on(request: &Request<'_>, name: &str, rest: &str) -> Result<Vec<u8>, Fault> {
+    if rest.split('/').any(|part| matches!(part, "." | "..")) {
+        return Err(Fault::new(Code::InvalidRequest, "a path with `.` or `..` in it is not passed on"));
+    }
     let target = relay::target(&format!("{ENDPOINT}{rest}"), request.query);
-    let bytes = relay::request(request, &target, name)
-        .ok_or_else(|| Fault::new(Code::NotImplemented, "this method is not passed on"))?;
-    Ok(Some((instance, bytes)))
+    relay::request(request, &target, name)
+        .ok_or_else(|| Fault::new(Code::NotImplemented, "this method is not passed on"))
 }
 
 /// As `rest::refuse_early`, for both kinds of requests.
@@ -48,7 +60,7 @@ pub fn refuse_early(head: &Request<'_>, peer: &Peer, shown: &mut Shown, core: &C
     match addressed(&head.path) {
         Some((name, _)) if core.speaks_http(name) => {
             let fault = rest::identify(head, core.tokens(), peer, shown, Need::Call).err()?;
-            Some(rest::refuse(&fault))
+            Some(mcp::refuse(None, &fault))
         }
         Some(_) | None => rest::refuse_early(head, core.tokens(), peer, shown),
     }

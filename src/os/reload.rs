@@ -50,6 +50,8 @@ fn needs_restart(old: &Config, fresh: &Config) -> Vec<&'static str> {
         ("allow_isolation_none", old.allow_isolation_none != fresh.allow_isolation_none),
         ("allow_host_network", old.allow_host_network != fresh.allow_host_network),
         ("insecure_registries", old.insecure_registries != fresh.insecure_registries),
+        ("default_registry", old.default_registry != fresh.default_registry),
+        ("tool_separator", old.tool_separator != fresh.tool_separator),
         ("providers", old.providers != fresh.providers),
     ];
     keys.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()

@@ -3,7 +3,7 @@
 //! kernel takes every mount away with the last process that sees it, and none can be left behind.
 
 use crate::core::contract::{LaunchFault, LaunchFaultKind};
-use crate::core::definition::Definition;
+use crate::core::definition::{COVERED, Definition, HOST_DIRS, HOST_LINKS};
 use crate::limits::CONTAINER_USERS;
 use crate::sandbox::account::{self, Account};
 use crate::sandbox::image::StoredImage;
@@ -25,22 +25,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Directories of the host that make up its view: programs, and what programs need to find each other. Nothing that
-/// holds data, keys or configuration of the host itself.
-const HOST_DIRS: [&str; 10] = [
-    "/usr",
-    "/opt",
-    "/etc/alternatives",
-    "/etc/ssl/certs",
-    "/etc/ca-certificates",
-    "/etc/pki/ca-trust",
-    "/etc/pki/tls/certs",
-    "/etc/ld.so.conf.d",
-    "/etc/fonts",
-    "/etc/terminfo",
-];
-/// Links into /usr on a merged host, directories of their own on an old one.
-const HOST_LINKS: [&str; 6] = ["/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
 /// Small files, copied.
 const HOST_FILES: [&str; 9] = [
     "/etc/ld.so.cache",
@@ -57,9 +41,6 @@ const HOST_FILE_MAX: u64 = 1 << 20;
 /// The files of a definition and the copies above fit several times.
 const HOST_ROOT_OPTIONS: &str = "mode=755,size=16m,nr_inodes=16k";
 const PASSWD_MAX: u64 = 1 << 20;
-
-/// What the runtime mounts over; nothing of the root is seen there.
-const COVERED: [&str; 4] = ["/proc", "/sys", "/dev", "/tmp"];
 
 const PASSWD: &str = "root:x:0:0:root:/tmp:/usr/sbin/nologin\nnobody:x:65534:65534:nobody:/tmp:/usr/sbin/nologin\n";
 const GROUP: &str = "root:x:0:\nnogroup:x:65534:\n";

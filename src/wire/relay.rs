@@ -45,7 +45,7 @@ pub fn request(request: &Request<'_>, target: &str, host: &str) -> Option<Vec<u8
     let method = method(request.method)?;
     out.extend_from_slice(format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\n").as_bytes());
     for (name, value) in request.headers() {
-        if name.eq_ignore_ascii_case("host") || is_not_passed(name) {
+        if name.eq_ignore_ascii_case("host") || is_not_passed(name) || is_for_this_hop(request, name) {
             continue;
         }
         out.extend_from_slice(name.as_bytes());
@@ -76,6 +76,15 @@ fn method(method: Method) -> Option<&'static str> {
 
 fn is_not_passed(name: &str) -> bool {
     NOT_PASSED.iter().any(|known| name.eq_ignore_ascii_case(known))
+}
+
+/// The client's `Connection` says that the field is about that connection.
+fn is_for_this_hop(request: &Request<'_>, name: &str) -> bool {
+    let says = |(field, value): (&str, &[u8])| {
+        let mut named = value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+        field.eq_ignore_ascii_case("connection") && named.any(|word| word.eq_ignore_ascii_case(name.as_bytes()))
+    };
+    request.headers().any(says)
 }
 
 /// What became of the first bytes of an answer.
