@@ -180,7 +180,7 @@ fn reaches_nobody(daemon: &Daemon, run: &impl Fn(&str) -> Value) {
         let refusals = ["ENETUNREACH", "EHOSTUNREACH", "EPERM"].map(|e| json!({ "error": e }));
         assert!(refusals.contains(&told), "{address}: {told}");
     }
-    let name = format!("stdiod-escape-{}", std::process::id());
+    let name = format!("stdiod-escape-{}-{daemon_port}", std::process::id());
     let _abstract = UnixListener::bind_addr(&UnixAddr::from_abstract_name(&name).expect("a name")).expect("a socket");
     let told = run(&format!("s = socket.socket(socket.AF_UNIX); s.connect(b'\\0{name}')"));
     assert_eq!(told, json!({"error": "ECONNREFUSED"}));

@@ -20,6 +20,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
+use stdiod::sandbox::cni;
+use stdiod::sandbox::plan::Layout;
 use world::World;
 
 /// For anything that must happen; long, because a loaded machine with two cores starts sandboxes slowly.
@@ -76,7 +78,7 @@ impl Options {
             nix::unistd::geteuid().is_root(),
             "the end-to-end tests start sandboxes: run them as root (scripts/test)"
         );
-        let home = short_temporary_directory();
+        let home = home_with_a_network_of_its_own();
         let data_dir = home.join("data");
         let mut daemon = Daemon {
             options: self,
@@ -301,7 +303,7 @@ impl Daemon {
     /// Makes a file that a server sees in one of its volumes.
     pub fn inform(&self, server: &str, path: &str) {
         let (volume, name) = path.rsplit_once('/').expect("in a volume");
-        let layout = stdiod::sandbox::plan::Layout::of(self.data_dir.clone());
+        let layout = Layout::of(self.data_dir.clone());
         let found = stdiod::sandbox::volumes::find(&layout, server, volume).expect("volumes").expect("this volume");
         std::fs::write(found.directory.join(name), "").expect("its directory");
     }
@@ -540,6 +542,21 @@ pub fn short_temporary_directory() -> PathBuf {
     let path = nix::unistd::mkdtemp("/tmp/sd-XXXXXX").expect("a directory in /tmp");
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("our directory");
     path
+}
+
+/// A daemon's subnet follows from the name of its data directory, and there are fewer subnets than names. Whoever finds
+/// that another test has the same one goes elsewhere; two that find each other both do.
+fn home_with_a_network_of_its_own() -> PathBuf {
+    let subnet = |home: &Path| cni::subnet(&Layout::of(home.join("data")).mark);
+    loop {
+        let home = short_temporary_directory();
+        let others = std::fs::read_dir("/tmp").expect("a directory").flatten().map(|entry| entry.path());
+        let mut others = others.filter(|path| path.to_string_lossy().starts_with("/tmp/sd-") && *path != home);
+        if !others.any(|other| subnet(&other) == subnet(&home)) {
+            return home;
+        }
+        std::fs::remove_dir(&home).expect("our own directory");
+    }
 }
 
 /// All files below a directory with this name.
