@@ -1,5 +1,5 @@
 //! MCP in the core alone, where the order of things can be chosen: what comes before, after and instead of what a client
-//! expects. Whole daemons do the same over HTTP in `e2e_mcp.rs`. `changes.rs` does so for what changes servers.
+//! expects. Whole daemons do the same over HTTP in `e2e/mcp.rs`. `changes.rs` does so for what changes servers.
 
 mod changes;
 mod stage;

@@ -1,12 +1,10 @@
 //! Ten thousand requests that no client would send. The daemon must refuse or answer each one, close what it cannot trust,
 //! and be none the heavier for it. A failure prints the request and the seed that makes it again (SEED=…).
 
-mod support;
-
+use crate::support::world::weight_of;
+use crate::support::{BASE, Daemon, Http, eventually};
 use std::time::Duration;
 use stdiod::limits::{BODY_MAX, REQUESTS_BYTES_MAX};
-use support::world::weight_of;
-use support::{BASE, Daemon, Http, eventually};
 
 const REQUESTS: u64 = 10_000;
 const CLIENTS: u64 = 8;

@@ -1,10 +1,8 @@
 //! The command line as scripts and people use it: forms, exit codes, and what goes to which stream.
 
-mod support;
-
+use crate::support::{self, Daemon, RUDE, STDIOD, python};
 use serde_json::{Value, json};
 use std::process::Output;
-use support::{Daemon, RUDE, STDIOD, python};
 
 fn out(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()

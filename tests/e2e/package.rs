@@ -1,11 +1,9 @@
 //! Servers in the form in which they are handed around, `npx …` and `uvx …`, on a host with no image at all: fetched
 //! from the package registries that this machine is set up for, by its own settings, and from the cache afterwards.
 
-mod support;
-
+use crate::support::{self, BASE, Daemon, Reply, on_both_providers};
 use serde_json::{Map, Value, json};
 use std::path::Path;
-use support::{BASE, Daemon, Reply, on_both_providers};
 
 /// Installed by scripts/setup; on a host of one's own it is found by its name.
 const UVX: &str = "/usr/local/lib/stdiod-fixtures/uv/bin/uvx";

@@ -1,10 +1,8 @@
 //! HTTP/1.1 as it is meant to be spoken, and the one right answer to each way of speaking it wrongly.
 
-mod support;
-
+use crate::support::{BASE, Daemon};
 use serde_json::json;
 use stdiod::limits::{BODY_MAX, HEAD_MAX, HEADERS_MAX, TARGET_MAX};
-use support::{BASE, Daemon};
 
 #[test]
 fn honest_requests_in_every_legal_form_are_answered() {

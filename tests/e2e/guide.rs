@@ -1,12 +1,10 @@
 //! The servers people will bring: the two minimal ones of the hosting guide as printed there, and two real ones.
 
-mod support;
-
+use crate::support::{Daemon, on_both_providers};
 use serde_json::{Value, json};
-use support::{Daemon, on_both_providers};
 
-const NODE_GUIDE: &str = include_str!("fixtures/node-guide.js");
-const PYTHON_GUIDE: &str = include_str!("fixtures/python-guide.py");
+const NODE_GUIDE: &str = include_str!("../fixtures/node-guide.js");
+const PYTHON_GUIDE: &str = include_str!("../fixtures/python-guide.py");
 const FIXTURES: &str = "/usr/local/lib/stdiod-fixtures";
 
 on_both_providers!(the_guides_servers_answer_as_printed, real_servers_of_npm_and_pypi_work_unchanged);

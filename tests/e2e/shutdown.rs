@@ -1,13 +1,11 @@
 //! The end of a daemon that is asked to stop: gently for those who listen, firmly for those who do not.
 
-mod support;
-
+use crate::support::{self, BASE, Daemon, RUDE, find_files, postgres, python, python_with};
 use nix::sys::signal::Signal;
 use serde_json::json;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use stdiod::limits::{DRAIN_GRACE, SHUTDOWN_GRACE};
-use support::{BASE, Daemon, RUDE, find_files, postgres, python, python_with};
 
 const PROVIDERS: [&str; 2] = ["gvisor", "crun"];
 

@@ -1,13 +1,11 @@
 //! Images from disk: built with umoci, imported with the CLI, run with what their configuration says.
 
-mod support;
-
+use crate::support::{Daemon, on_both_providers};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use support::{Daemon, on_both_providers};
 
-const SERVER: &str = include_str!("fixtures/image-server.sh");
+const SERVER: &str = include_str!("../fixtures/image-server.sh");
 
 on_both_providers!(an_imported_image_runs_with_its_own_entrypoint_env_and_user);
 

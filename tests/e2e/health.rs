@@ -1,12 +1,10 @@
 //! Servers that hang, dawdle or never speak: what is said of them, and what is done.
 
-mod support;
-
+use crate::support::{self, Daemon, RUDE, THREADS, on_both_providers, python};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
-use support::{Daemon, RUDE, THREADS, on_both_providers, python};
 
 on_both_providers!(
     a_hung_server_is_unresponsive_and_comes_back_by_itself,

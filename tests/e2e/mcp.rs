@@ -1,12 +1,10 @@
 //! MCP over HTTP with a real server in a real sandbox: many clients on one process, each of which must see its own and
 //! nothing else, through lost connections, crashes and floods.
 
-mod support;
-
+use crate::support::mcp::{McpClient, text};
+use crate::support::{self, BASE, Daemon, NEWER, SOON, conformance, eventually, on_both_providers, python};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
-use support::mcp::{McpClient, text};
-use support::{BASE, Daemon, NEWER, SOON, conformance, eventually, on_both_providers, python};
 
 const PATH: &str = "/mcp/fix";
 

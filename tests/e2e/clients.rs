@@ -1,11 +1,9 @@
 //! The clients that people really use, against a server in gVisor: the SDKs of both lines, FastMCP, mcp-remote and the
 //! Inspector. tests/clients/run installs them from the registries once and fails if one of them does.
 
-mod support;
-
+use crate::support::{Daemon, conformance};
 use serde_json::json;
 use std::process::Command;
-use support::{Daemon, conformance};
 
 #[test]
 fn the_clients_that_people_use_list_the_tools_and_call_one() {

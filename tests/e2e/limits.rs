@@ -1,11 +1,9 @@
 //! Limits that bite, on both providers: memory, cpu, processes, disk, open files; and volumes, which outlive all of it.
 
-mod support;
-
+use crate::support::registry::build_images;
+use crate::support::{self, BASE, Daemon, inside, on_both_providers};
 use serde_json::{Value, json};
 use std::time::Instant;
-use support::registry::build_images;
-use support::{BASE, Daemon, inside, on_both_providers};
 
 on_both_providers!(
     a_memory_hog_is_killed_for_it_and_comes_back,

@@ -1,16 +1,14 @@
 //! Servers with a network: published ports, HTTP servers without a bridge, egress lists, named networks; all of it gone
 //! with the instance, and after a crash of the daemon too.
 
-mod support;
-
+use crate::support::{self, BASE, Daemon, Http, eventually, on_both_providers, python_with};
 use serde_json::json;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::time::Duration;
-use support::{BASE, Daemon, Http, eventually, on_both_providers, python_with};
 
-const WEB: &str = include_str!("fixtures/web.py");
+const WEB: &str = include_str!("../fixtures/web.py");
 
 /// Installed by scripts/setup.
 const EVERYTHING: &str =

@@ -1,12 +1,10 @@
 //! What can be read of servers afterwards and as it happens: logs that outlive the daemon, the stream of events, and what
 //! the daemon says of itself to systemd and to signals.
 
-mod support;
-
+use crate::support::{self, BASE, Daemon, Http, RUDE, SOON, eventually, python};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use std::os::unix::net::UnixDatagram;
-use support::{BASE, Daemon, Http, RUDE, SOON, eventually, python};
 
 /// The next event of a stream: its name and its data. Chunk sizes and comments are passed over.
 fn next_event(http: &mut Http) -> (String, Value) {

@@ -1,15 +1,13 @@
 //! Images that no honest tool makes, through the front door: whatever a layer holds, the import refuses it with its reason
 //! or makes it harmless, the host stays as it was, and nothing of it stays in the store.
 
-mod support;
-
+use crate::support::{STDIOD, short_temporary_directory};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use support::{STDIOD, short_temporary_directory};
 use tar::{EntryType, Header};
 
 /// A data directory, a place to be attacked, and layouts.

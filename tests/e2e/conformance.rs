@@ -2,13 +2,11 @@
 //! protocol requires must pass. Counted from the files that the suites write, so that a run of nothing proves nothing.
 //! scripts/setup installs the suites and the Node.js that they need.
 
-mod support;
-
+use crate::support::{Daemon, conformance, on_both_providers};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
-use support::{Daemon, conformance, on_both_providers};
 
 const HOME: &str = "/usr/local/lib/stdiod-fixtures/conformance/node_modules";
 

@@ -1,13 +1,11 @@
 //! The bridge under pressure: many clients with colliding ids on one server that tolerates no overlap, and a server with
 //! every bad habit there is. Whatever happens, each call gets its own answer and the next one works.
 
-mod support;
-
+use crate::support::{BASE, Daemon, RUDE, Reply, STRICT, on_both_providers, python};
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use stdiod::limits::LINE_MAX;
-use support::{BASE, Daemon, RUDE, Reply, STRICT, on_both_providers, python};
 
 on_both_providers!(
     a_hundred_clients_with_colliding_ids_each_get_their_own_answer,

@@ -1,10 +1,8 @@
 //! Sudden death: of a sandbox, of a server, of the daemon itself.
 
-mod support;
-
+use crate::support::{BASE, Daemon, RUDE, SOON, STRICT, eventually, on_both_providers, python, world};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
-use support::{BASE, Daemon, RUDE, SOON, STRICT, eventually, on_both_providers, python, world};
 
 on_both_providers!(
     a_killed_sandbox_fails_its_call_at_once_and_comes_back,

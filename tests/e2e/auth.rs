@@ -1,10 +1,8 @@
 //! Who may do what: no token, a wrong one, one with little power, one that was taken back.
 
-mod support;
-
+use crate::support::{BASE, Daemon, Http, RUDE, Reply, python};
 use serde_json::json;
 use std::os::unix::fs::PermissionsExt;
-use support::{BASE, Daemon, Http, RUDE, Reply, python};
 
 fn ask(daemon: &Daemon, token: &str, method: &str, path: &str) -> Reply {
     Http::connect(daemon.address(), token).request(method, path, None)

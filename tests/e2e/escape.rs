@@ -1,14 +1,12 @@
 //! Attempts to get out, from inside, on both providers. Every attempt must fail in the way it should: by a refusal of the
 //! kernel that the server is given, not by accident.
 
-mod support;
-
+use crate::support::{Daemon, inside, on_both_providers};
 use serde_json::{Value, json};
 use std::net::{TcpListener, UdpSocket};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
-use support::{Daemon, inside, on_both_providers};
 
 on_both_providers!(nobody_gets_out, root_inside_is_nobody_outside);
 

@@ -1,0 +1,26 @@
+//! The real thing on real sandboxes, part by part. One program, because these tests wait more than they compute: here they
+//! wait at the same time. What has time itself as its input or its result (a schedule, a moment to kill, a latency), and
+//! what is counted, has a program of its own, `tests/e2e_*.rs`: cargo runs one program after the other.
+
+mod auth;
+mod bridge;
+mod cli;
+mod clients;
+mod conformance;
+mod crash;
+mod escape;
+mod guide;
+mod health;
+mod hostile_http;
+mod hostile_image;
+mod http;
+mod image;
+mod limits;
+mod lives;
+mod logs;
+mod mcp;
+mod network;
+mod package;
+mod shutdown;
+#[path = "../support/mod.rs"]
+mod support;
