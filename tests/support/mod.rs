@@ -359,7 +359,12 @@ impl Daemon {
         };
         let mut found = world::descendants(self.pid());
         found.retain(|pid| world::command_of(*pid).is_some_and(|command| is_it(&command)));
-        // Of a native container that is the first process, of gVisor the sentry; their children come after them.
+        // Of a native container that is the first process, of gVisor the sentry: the one with threads. A stub of an earlier
+        // sandbox, which has the same name and one thread, may be a child of the daemon's for a moment.
+        if provider == "gvisor" {
+            let threads = |pid: &i32| std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+            found.sort_by_key(|pid| std::cmp::Reverse(threads(pid)));
+        }
         Pid::from_raw(*found.first().unwrap_or_else(|| panic!("no sandbox of {provider}\n{}", self.log_tail())))
     }
 
