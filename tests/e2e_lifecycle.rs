@@ -98,7 +98,7 @@ struct Stopped(Pid);
 
 impl Stopped {
     fn now(pid: i32) -> Stopped {
-        kill(Pid::from_raw(pid), Signal::SIGSTOP).expect("it runs");
+        world::stop(Pid::from_raw(pid));
         Stopped(Pid::from_raw(pid))
     }
 

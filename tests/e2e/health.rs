@@ -1,6 +1,6 @@
 //! Servers that hang, dawdle or never speak: what is said of them, and what is done.
 
-use crate::support::{self, Daemon, RUDE, THREADS, on_both_providers, python};
+use crate::support::{self, Daemon, RUDE, THREADS, on_both_providers, python, world};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ struct Stopped(Pid);
 
 impl Stopped {
     fn stop(pid: Pid) -> Stopped {
-        kill(pid, Signal::SIGSTOP).expect("it runs");
+        world::stop(pid);
         Stopped(pid)
     }
 }

@@ -1,6 +1,7 @@
 //! What a daemon does to its machine, seen from outside: processes, cgroups, mounts, loop devices. Remembers what it has
 //! seen of one daemon, tells what is left, and can clear it away; never touches anything that was not that daemon's.
 
+use super::{SOON, eventually};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::BTreeSet;
@@ -151,6 +152,18 @@ fn start_time(pid: i32) -> Option<u64> {
     let state = fields.next()?;
     let started = fields.nth(18)?.parse().ok()?;
     (state != "Z" && state != "X").then_some(started)
+}
+
+/// SIGSTOP, and the end of all it was doing: one thread takes the signal and tells the others, and until each has had its
+/// turn they go on. On a busy machine that is long enough for an answer.
+pub fn stop(pid: Pid) {
+    kill(pid, Signal::SIGSTOP).expect("it runs");
+    let is_stopped = |task: std::fs::DirEntry| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with('T'))
+    };
+    let tasks = || std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    assert!(eventually(SOON, || tasks().all(is_stopped)), "{pid} does not stop");
 }
 
 /// The arguments with blanks between them.
