@@ -223,6 +223,8 @@ pub const DISCARDS_AT_ONCE: usize = 16;
 pub const DISCARDS_DURING_LAUNCHES: usize = 1;
 /// For the end of all processes of a discarded instance, after SIGKILL.
 pub const DISCARD_TIMEOUT: Duration = Duration::from_secs(10);
+/// For the lock of the data directory, if somebody still has it.
+pub const LOCK_WAIT: Duration = Duration::from_secs(1);
 /// For the trivial container that shows whether a provider works.
 pub const PROBE_TIMEOUT: Duration = Duration::from_secs(20);
 

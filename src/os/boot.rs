@@ -4,7 +4,7 @@
 use crate::api::auth::Peer;
 use crate::config::{Auth, Config, Listen};
 use crate::core::{Core, Settings};
-use crate::limits::{MALLOC_KEPT_MAX, MALLOC_MMAP_MIN};
+use crate::limits::{LOCK_WAIT, MALLOC_KEPT_MAX, MALLOC_MMAP_MIN};
 use crate::os::alarm::Alarm;
 use crate::os::client::Socket;
 use crate::os::clients::Clients;
@@ -42,6 +42,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// The parts of a loop, made but not yet running.
 pub struct Boot {
@@ -180,9 +181,20 @@ fn make_data_dir(dir: &Path) -> Result<(), String> {
 fn lock(dir: &Path) -> Result<Flock<File>, String> {
     let path = dir.join("lock");
     let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
-    let file = file.map_err(|e| format!("{}: {e}", path.display()))?;
-    Flock::lock(file, FlockArg::LockExclusiveNonblock)
-        .map_err(|_| format!("another stdiod runs on {}; stop it, or give this one another data_dir", dir.display()))
+    let mut wanted = file.map_err(|e| format!("{}: {e}", path.display()))?;
+    let until = Instant::now() + LOCK_WAIT;
+    loop {
+        wanted = match Flock::lock(wanted, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => return Ok(lock),
+            // Of a daemon that was killed, a child on its way to its exec may have the lock for a moment longer.
+            Err((file, _)) if Instant::now() < until => file,
+            Err(_) => {
+                let dir = dir.display();
+                return Err(format!("another stdiod runs on {dir}; stop it, or give this one another data_dir"));
+            }
+        };
+        std::thread::sleep(LOCK_WAIT / 50);
+    }
 }
 
 /// Reads the admin token, or makes it at the first start. The store has only its hash.
