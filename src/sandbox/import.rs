@@ -288,6 +288,13 @@ impl Source {
         Ok(manifest.config().clone())
     }
 
+    /// The digests of all that a manifest names.
+    pub fn named_by(&self, descriptor: &Descriptor) -> Result<Vec<String>, ImageError> {
+        let manifest: ImageManifest = self.described(descriptor)?;
+        let named = manifest.layers().iter().chain([manifest.config()]);
+        named.map(|blob| blob_name(blob).map(|_| blob.digest().to_string())).collect()
+    }
+
     pub fn find_manifest(&self, descriptor: &Descriptor) -> Result<Found, ImageError> {
         let manifest: ImageManifest = self.described(descriptor)?;
         let config: ImageConfiguration = self.described(manifest.config())?;

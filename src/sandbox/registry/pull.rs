@@ -96,7 +96,8 @@ pub fn pull(
         && images.layer_dirs(&here).iter().all(|dir| dir.is_dir())
     {
         said(&PullStep::Resolved { digest: digest.clone(), layers: here.layers.len(), bytes: 0 });
-        forget(&blobs, &digest);
+        // Also what a pull that was killed at its very end has left.
+        forget_blobs(&blobs, &source, &manifest);
         return Ok(here);
     }
     let deadline = Instant::now() + PULL_TIME_MAX;
@@ -112,14 +113,14 @@ pub fn pull(
         let mut told = |step: LayerStep| said(&unpack_step(&found, &step));
         match images.import_found(&source, &found, &full, &mut told) {
             Ok(image) => {
-                forget_blobs(&blobs, &manifest, &config, &found);
+                forget_blobs(&blobs, &source, &manifest);
                 return Ok(image);
             }
             // A layer that was here was removed while the others came, or a prune took a blob: fetch it after all.
             Err(_) if missing_blob(&blobs, images, &found) => {}
             Err(error) => {
                 // Verified once and wrong now, or a layer that is refused: none of it is worth keeping.
-                forget_blobs(&blobs, &manifest, &config, &found);
+                forget_blobs(&blobs, &source, &manifest);
                 return Err(error.into());
             }
         }
@@ -324,11 +325,11 @@ fn missing_blob(blobs: &Path, images: &Images, found: &Found) -> bool {
     })
 }
 
-fn forget_blobs(blobs: &Path, manifest: &Descriptor, config: &Descriptor, found: &Found) {
-    let layers = found.layers.iter().filter_map(|layer| layer.digest.clone());
-    for digest in layers.chain([manifest.digest().to_string(), config.digest().to_string()]) {
+fn forget_blobs(blobs: &Path, source: &Source, manifest: &Descriptor) {
+    for digest in source.named_by(manifest).unwrap_or_default() {
         forget(blobs, &digest);
     }
+    forget(blobs, &manifest.digest().to_string());
 }
 
 /// Best effort: what stays is removed by age.
