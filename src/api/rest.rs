@@ -316,12 +316,13 @@ fn names(field: Field, max: usize, rule: fn(&str) -> Result<String, String>) -> 
 /// `Answer::Stream` gives the head and the first events of a stream; whoever writes it leaves it open.
 pub fn render(answer: Answer) -> Response {
     match answer {
-        Answer::Result(result) => {
-            Response { around: [r#"{"result":"#, r#","error":null}"#], ..response(200, JSON, result) }
-        }
+        Answer::Result(result) => Response {
+            around: [r#"{"result":"#, r#","error":null}"#].map(Cow::Borrowed),
+            ..response(200, JSON, result)
+        },
         Answer::ServerError { code, error } => {
             let status = fault::server_error_status(code);
-            let around = [r#"{"result":null,"error":"#, "}"];
+            let around = [r#"{"result":null,"error":"#, "}"].map(Cow::Borrowed);
             Response { headers: vec![(ERROR_SOURCE, "server".into())], around, ..response(status, JSON, error) }
         }
         Answer::Registered(view) => {
@@ -345,6 +346,9 @@ pub fn render(answer: Answer) -> Response {
             Response { headers: vec![("Cache-Control", "no-store".into())], ..response(200, EVENTS, body) }
         }
         Answer::Stream { session, events } => mcp::stream(session, &events),
+        Answer::McpResult { before, result } => {
+            Response { around: [before.into(), "}".into()], ..response(200, JSON, result) }
+        }
         Answer::Message { status, session, body } => mcp::message(status, session, body),
         Answer::Accepted => mcp::accepted(),
         Answer::SessionEnded => response(204, "", Vec::new()),

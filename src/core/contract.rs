@@ -220,7 +220,9 @@ pub enum Answer {
     News(Vec<News>),
     /// The first events of a stream; the connection stays open for `Output::Event`.
     Stream { session: Option<SessionId>, events: Vec<StreamEvent> },
-    /// A JSON-RPC message to an MCP client.
+    /// The server's own `result` to an MCP client, byte for byte, and the message up to it; only its end is missing.
+    McpResult { before: String, result: Vec<u8> },
+    /// Any other JSON-RPC message to one.
     Message { status: u16, session: Option<SessionId>, body: Vec<u8> },
     /// Messages of an MCP client that need no answer.
     Accepted,

@@ -321,9 +321,12 @@ impl Core {
     }
 
     fn settled(&mut self, call: CallId, errand: &Errand, answer: Settled<'_>) {
-        match errand.voice {
-            NOBODY => self.keep_answer(call, errand, answer),
-            voice => self.finish(voice, Some(call), answer.status, answer.message(errand.id.get())),
+        match (errand.voice, answer) {
+            (NOBODY, answer) => self.keep_answer(call, errand, answer),
+            (voice, Settled { status: 200, body: Body::Result(result) }) => {
+                self.finish_with(voice, call, errand.id.get(), result);
+            }
+            (voice, answer) => self.finish(voice, Some(call), answer.status, answer.message(errand.id.get())),
         }
     }
 

@@ -8,6 +8,8 @@ use crate::core::sessions::Voice;
 use crate::core::{Core, Timer};
 use crate::ids::{CallId, ConnId, SessionId, VoiceId};
 use crate::limits::{EVENT_LOGS_BYTES_MAX, KEEP_ALIVE};
+use crate::wire::jsonrpc;
+use std::borrow::Cow;
 use std::sync::Arc;
 
 impl Core {
@@ -46,6 +48,20 @@ impl Core {
         if let Some(conn) = voice.conn {
             self.deadlines.cancel(Timer::Stream(conn));
             self.answer(conn, Answer::Message { status, session: None, body: message });
+        }
+    }
+
+    /// As above, with a result of the server's. Where nothing came before it the payload is copied as it is, and not into a
+    /// message: a few bytes before it would put a large one out of step with the memory that it is copied from and to.
+    pub(super) fn finish_with(&mut self, id: VoiceId, call: CallId, request: &str, result: Cow<'_, [u8]>) {
+        if self.voices.get(&id).is_none_or(|voice| voice.stream.is_some() || voice.due > 1) {
+            return self.finish(id, Some(call), 200, jsonrpc::result(request, &result));
+        }
+        let voice = self.voices.remove(&id).expect("just seen");
+        if let Some(conn) = voice.conn {
+            self.deadlines.cancel(Timer::Stream(conn));
+            let before = format!(r#"{{"jsonrpc":"2.0","id":{request},"result":"#);
+            self.answer(conn, Answer::McpResult { before, result: result.into_owned() });
         }
     }
 

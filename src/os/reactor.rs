@@ -366,6 +366,7 @@ impl Reactor {
             | Answer::Logs { .. }
             | Answer::News(_)
             | Answer::Stream { .. }
+            | Answer::McpResult { .. }
             | Answer::Message { .. }
             | Answer::Accepted
             | Answer::SessionEnded

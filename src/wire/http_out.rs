@@ -2,6 +2,7 @@
 //! what follows a head is always as long as the head says.
 
 use crate::wire::backlog::Backlog;
+use std::borrow::Cow;
 
 /// A whole response. An empty `content_type` is left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,12 +12,12 @@ pub struct Response {
     pub headers: Vec<(&'static str, String)>,
     pub body: Vec<u8>,
     /// What stands before and behind the body: a large one need not be copied to be put into a frame.
-    pub around: [&'static str; 2],
+    pub around: [Cow<'static, str>; 2],
 }
 
 impl Response {
     pub fn new(status: u16, content_type: &'static str, body: Vec<u8>) -> Response {
-        Response { status, content_type, headers: Vec::new(), body, around: ["", ""] }
+        Response { status, content_type, headers: Vec::new(), body, around: ["", ""].map(Cow::Borrowed) }
     }
 
     /// The body as the client gets it.
@@ -236,7 +237,8 @@ mod tests {
     #[test]
     fn what_stands_around_a_body_is_part_of_it_whatever_its_size() {
         for size in [1, 1 << 20] {
-            let response = Response { around: ["<", ">"], ..Response::new(200, "", vec![b'x'; size]) };
+            let response =
+                Response { around: ["<", ">"].map(Cow::Borrowed), ..Response::new(200, "", vec![b'x'; size]) };
             let whole = response.whole_body();
             let mut out = Backlog::default();
             write_response(&mut out, response, KEPT);

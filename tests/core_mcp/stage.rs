@@ -156,6 +156,9 @@ impl Stage {
     pub fn answer(&mut self, conn: ConnId) -> Value {
         match self.answers.remove(&conn) {
             Some(Answer::Message { body, .. }) => serde_json::from_slice(&body).expect("JSON"),
+            Some(Answer::McpResult { before, result }) => {
+                serde_json::from_slice(&[before.as_bytes(), &result, b"}"].concat()).expect("JSON")
+            }
             Some(Answer::Stream { .. }) => {
                 let last = self.events.get_mut(&conn).and_then(Vec::pop).expect("an answer");
                 assert!(self.ended.contains(&conn), "{last} ends the stream");

@@ -329,7 +329,7 @@ fn forget_blobs(blobs: &Path, source: &Source, manifest: &Descriptor) {
     for digest in source.named_by(manifest).unwrap_or_default() {
         forget(blobs, &digest);
     }
-    forget(blobs, &manifest.digest().to_string());
+    forget(blobs, manifest.digest().as_ref());
 }
 
 /// Best effort: what stays is removed by age.

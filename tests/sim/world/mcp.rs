@@ -268,6 +268,13 @@ impl World {
     // --- what they hear ---------------------------------------------------------------------------------------------
 
     pub(super) fn agent_answered(&mut self, conn: ConnId, waiting: Waiting, answer: Answer) {
+        let answer = match answer {
+            Answer::McpResult { before, result } => {
+                let body = [before.as_bytes(), &result, b"}"].concat();
+                Answer::Message { status: 200, session: None, body }
+            }
+            other => other,
+        };
         match (waiting, answer) {
             (Waiting::Hello { server, owner, version }, Answer::Message { session: Some(session), body, .. }) => {
                 assert_eq!(json_of(&body)["result"]["protocolVersion"], version.wire());
