@@ -3,8 +3,10 @@
 
 use crate::limits::DISCARD_TIMEOUT;
 use crate::sandbox::cgroup::Hierarchies;
+use crate::sandbox::image::Images;
 use crate::sandbox::network;
 use crate::sandbox::plan::{Layout, is_container_id};
+use crate::sandbox::registry::pull;
 use crate::sandbox::within::remove_tree;
 use std::ffi::OsString;
 use std::io;
@@ -45,6 +47,9 @@ pub fn sweep(layout: &Layout) -> io::Result<()> {
         if let Some(id) = bundle.file_name().to_str().filter(|id| is_container_id(id)) {
             cut = network::take_down(layout, id).and(cut);
         }
+    }
+    if layout.images_dir().is_dir() {
+        pull::forget_finished(&Images::of(layout));
     }
     ended.and(cut).and(remove_tree(&layout.run_dir()))
 }

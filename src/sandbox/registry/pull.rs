@@ -17,7 +17,7 @@ use crate::sandbox::registry::proxy::Proxies;
 use crate::sandbox::registry::reference::{Version, full_name, is_sha256_hex, reference};
 use crate::sandbox::registry::session::Session;
 use crate::sandbox::registry::{PullError, PullOrder, Registries};
-use oci_spec::image::{Descriptor, ImageIndex};
+use oci_spec::image::{Descriptor, ImageIndex, MediaType};
 use sha2::{Digest, Sha256};
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -330,6 +330,19 @@ fn forget_blobs(blobs: &Path, source: &Source, manifest: &Descriptor) {
         forget(blobs, &digest);
     }
     forget(blobs, manifest.digest().as_ref());
+}
+
+/// What pulls have left that were killed when their image was here already: its manifest is the last to go, and names the
+/// rest. Harmless to a pull that is under way: a blob that goes under its hands is fetched again.
+pub fn forget_finished(images: &Images) {
+    let (Ok(blobs), Ok(here)) = (images.pull_dir(), images.list()) else { return };
+    let source = Source::Directory(images.pull_layout());
+    for image in here {
+        let file = blobs.join(image.digest.strip_prefix("sha256:").unwrap_or(&image.digest));
+        if let (Ok(meta), Ok(digest)) = (fs::metadata(file), oci_spec::image::Digest::from_str(&image.digest)) {
+            forget_blobs(&blobs, &source, &Descriptor::new(MediaType::ImageManifest, meta.len(), digest));
+        }
+    }
 }
 
 /// Best effort: what stays is removed by age.
