@@ -219,8 +219,12 @@ pub const REPORT_MAX: usize = 64 * KIB;
 pub const LAUNCH_MESSAGE_MAX: usize = 2 * KIB;
 /// Clean-ups under way at once (a crash of everything must not become a fork bomb), and while launchers wait for their
 /// turn.
-pub const DISCARDS_AT_ONCE: usize = 16;
-pub const DISCARDS_DURING_LAUNCHES: usize = 1;
+pub const CHORES_AT_ONCE: usize = 16;
+pub const CHORES_DURING_LAUNCHES: usize = 1;
+/// How many children may fail to clear one instance away, one after the other, before it is left to the next boot.
+pub const CHORE_TRIES: u32 = 5;
+/// After a clean-up that could not even be begun.
+pub const CHORE_PAUSE: Duration = Duration::from_secs(1);
 /// For the end of all processes of a discarded instance, after SIGKILL.
 pub const DISCARD_TIMEOUT: Duration = Duration::from_secs(10);
 /// For the lock of the data directory, if somebody still has it.

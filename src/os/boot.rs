@@ -149,7 +149,7 @@ fn prepare(config: &Config, file: Option<PathBuf>, filter: &'static LogFilter) -
     let probes = Probes::new(&layout, runtimes, missing);
     let mut instances = Instances::new(layout, networking.clone(), boot_id, meter, descriptors);
     let sweep = spawn::own_child(&sweep_args).map_err(failed("the sweep of leftovers cannot be started"))?;
-    instances.children.add(sweep, Role::Sweep);
+    instances.children.add(sweep, Role::Sweep { killed: 0 });
     Ok(Boot {
         poll,
         clock: Clock::start(),

@@ -68,11 +68,10 @@ impl Database {
             Role::Postgres => cluster::Role::Postgres,
             Role::Launcher(_)
             | Role::Container(_)
-            | Role::Discard
-            | Role::VolumeRemoval(_)
+            | Role::Chore(_)
             | Role::Emptying
             | Role::Pull(_)
-            | Role::Sweep
+            | Role::Sweep { .. }
             | Role::Probe => {
                 return;
             }

@@ -6,7 +6,8 @@ use crate::core::Core;
 use crate::core::contract::{Exit, ExitCause, Input, LaunchFault, LaunchFaultKind, Now, StopSignal, Usage};
 use crate::core::definition::Definition;
 use crate::ids::{IdMap, InstanceId, ServerId};
-use crate::limits::{BYTES_AT_ONCE, DISCARDS_AT_ONCE, DISCARDS_DURING_LAUNCHES, STDOUT_PIPE};
+use crate::limits::{BYTES_AT_ONCE, STDOUT_PIPE};
+use crate::os::chores::{Chore, Chores};
 use crate::os::descriptors::Descriptors;
 use crate::os::meter::Meter;
 use crate::os::pace::Pace;
@@ -16,7 +17,6 @@ use crate::os::reap::{Children, Role};
 use crate::os::spawn;
 use crate::os::turns::Turns;
 use crate::sandbox::cgroup::{CgroupFiles, Hierarchies, oom_kills_of_host};
-use crate::sandbox::discard;
 use crate::sandbox::plan::{LaunchPlan, Layout, Networking, Report, Runtime, RuntimeKind};
 use crate::sandbox::signal;
 use mio::Registry;
@@ -87,26 +87,7 @@ pub struct Instances {
     large: VecDeque<InstanceId>,
     pub pace: Pace,
     turns: Turns,
-    chores: VecDeque<Chore>,
-    /// Children that are at it.
-    discarding: usize,
-    removed: Removed,
-}
-
-/// What is still to be removed.
-enum Chore {
-    Container(String),
-    Volumes(ServerId, String),
-}
-
-/// The volumes that were taken away. One child at a time sees to them, however long that takes, and nobody waits for it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Removed {
-    Nothing,
-    Waiting,
-    BeingEmptied,
-    /// More has come meanwhile.
-    AndWaiting,
+    chores: Chores,
 }
 
 impl Instances {
@@ -123,6 +104,7 @@ impl Instances {
             children: Children::default(),
             meter,
             runtimes: BTreeMap::new(),
+            chores: Chores::new(layout.clone()),
             layout,
             networking,
             ports: Ports::new(descriptors),
@@ -132,9 +114,6 @@ impl Instances {
             large: VecDeque::new(),
             pace: Pace::default(),
             turns: Turns::of_this_host(),
-            chores: VecDeque::new(),
-            discarding: 0,
-            removed: Removed::Nothing,
         }
     }
 
@@ -153,7 +132,7 @@ impl Instances {
 
     /// Nothing runs and nothing is being cleaned up.
     pub fn is_at_rest(&self) -> bool {
-        self.map.is_empty() && self.discarding == 0 && self.chores.is_empty()
+        self.map.is_empty() && self.chores.are_at_rest()
     }
 
     // --- what the core wants ------------------------------------------------------------------------------------
@@ -243,13 +222,13 @@ impl Instances {
         self.ports.withdraw(instance);
         if let Some(hosted) = self.map.remove(&instance) {
             self.meter.forget(instance);
-            self.chores.push_back(Chore::Container(hosted.container_id));
+            self.chores.add(Chore::Container(hosted.container_id, 0));
         }
     }
 
     /// A server's volumes go only with the server, and only when that was asked for.
     pub fn remove_volumes(&mut self, server: ServerId, name: String) {
-        self.chores.push_back(Chore::Volumes(server, name));
+        self.chores.add(Chore::Volumes(server, name));
     }
 
     /// After everything else that the core wanted in this turn, so that nobody's start is late for another's work.
@@ -261,40 +240,13 @@ impl Instances {
                 spawn::give_the_word(report);
             }
         }
-        self.start_chores(core, now);
+        let outcome = self.chores.start(self.turns.are_taken(), &mut self.children, now);
+        outcome.into_iter().for_each(|input| core.handle(input, now));
     }
 
-    /// What is dead can wait for what is to live.
-    fn start_chores(&mut self, core: &mut Core, now: Now) {
-        let most = if self.turns.are_taken() { DISCARDS_DURING_LAUNCHES } else { DISCARDS_AT_ONCE };
-        while self.discarding < most {
-            let (role, args) = match self.chores.pop_front() {
-                None => break,
-                Some(Chore::Container(id)) => (Role::Discard, discard::args(&self.layout, &id)),
-                Some(Chore::Volumes(server, name)) => {
-                    (Role::VolumeRemoval(server), discard::volumes_args(&self.layout, &name))
-                }
-            };
-            match spawn::own_child(&args) {
-                Ok(pid) => {
-                    self.children.add(pid, role);
-                    self.discarding += 1;
-                }
-                Err(e) => {
-                    // What is left of a container is found by the sweep of the next boot.
-                    log::error!("nothing can be cleaned up now: {e}");
-                    if let Role::VolumeRemoval(server) = role {
-                        core.handle(Input::VolumesRemoved { server, outcome: Err(e.to_string()) }, now);
-                    }
-                }
-            }
-        }
-        if self.removed == Removed::Waiting
-            && let Ok(pid) = spawn::own_child(&discard::removed_args(&self.layout))
-        {
-            self.children.add(pid, Role::Emptying);
-            self.removed = Removed::BeingEmptied;
-        }
+    /// When something is to be tried again.
+    pub fn next_deadline(&self) -> Option<u64> {
+        self.ports.next_deadline().into_iter().chain(self.chores.next_deadline()).min()
     }
 
     // --- what the kernel says -----------------------------------------------------------------------------------
@@ -371,23 +323,12 @@ impl Instances {
         match role {
             Role::Launcher(instance) => self.launcher_ended(*instance, cause, registry, core, now),
             Role::Container(instance) => self.container_ended(*instance, cause, core, now),
-            Role::Discard => self.discarding -= 1,
-            Role::Emptying => {
-                self.removed = if self.removed == Removed::AndWaiting { Removed::Waiting } else { Removed::Nothing };
+            Role::Chore(chore) => {
+                let outcome = self.chores.ended(chore, cause);
+                outcome.into_iter().for_each(|input| core.handle(input, now));
             }
-            Role::VolumeRemoval(server) => {
-                self.discarding -= 1;
-                self.removed = match self.removed {
-                    Removed::Nothing | Removed::Waiting => Removed::Waiting,
-                    Removed::BeingEmptied | Removed::AndWaiting => Removed::AndWaiting,
-                };
-                let outcome = match cause {
-                    ExitCause::Code(0) => Ok(()),
-                    ExitCause::Code(_) | ExitCause::Signal(_) => Err("the daemon's log says why".to_owned()),
-                };
-                core.handle(Input::VolumesRemoved { server: *server, outcome }, now);
-            }
-            Role::Pull(_) | Role::Sweep | Role::Probe | Role::InitDb | Role::Postgres => {}
+            Role::Emptying => self.chores.emptied(),
+            Role::Pull(_) | Role::Sweep { .. } | Role::Probe | Role::InitDb | Role::Postgres => {}
         }
     }
 

@@ -3,6 +3,7 @@
 
 pub mod alarm;
 pub mod boot;
+pub mod chores;
 pub mod client;
 pub mod clients;
 pub mod clock;

@@ -13,7 +13,7 @@
 
 use crate::core::Core;
 use crate::core::contract::{Answer, ExitCause, Input, Now, Output};
-use crate::limits::{HOLD, LAST_ANSWERS};
+use crate::limits::{CHORE_TRIES, HOLD, LAST_ANSWERS};
 use crate::os::alarm::Alarm;
 use crate::os::boot::{Boot, Listener};
 use crate::os::clients::Clients;
@@ -27,7 +27,9 @@ use crate::os::pulls::Pulls;
 use crate::os::reap::Role;
 use crate::os::reload::Reload;
 use crate::os::signals::Signals;
+use crate::os::spawn;
 use crate::os::token::Source;
+use crate::sandbox::sweep;
 use mio::event::Event;
 use mio::{Events, Poll};
 use std::io;
@@ -145,7 +147,7 @@ impl Reactor {
             self.clients.next_deadline(),
             self.database.next_deadline(),
             self.notify.next_deadline(),
-            self.instances.ports.next_deadline(),
+            self.instances.next_deadline(),
             self.accept_again_ms,
             self.leave_by_ms,
         ];
@@ -241,7 +243,11 @@ impl Reactor {
         }
         for (pid, role, cause) in ended {
             match role {
-                Role::Sweep => {
+                Role::Sweep { killed } => {
+                    if matches!(cause, ExitCause::Signal(_)) && killed + 1 < CHORE_TRIES && self.sweep_again(killed + 1)
+                    {
+                        continue;
+                    }
                     for pid in self.probes.start(self.instances.layout()) {
                         self.instances.children.add(pid, Role::Probe);
                     }
@@ -258,7 +264,7 @@ impl Reactor {
                     let registry = self.poll.registry();
                     self.pulls.child_ended(pull, cause, &mut self.instances.children, registry, &mut self.core, now);
                 }
-                Role::Launcher(_) | Role::Container(_) | Role::Discard | Role::VolumeRemoval(_) | Role::Emptying => {
+                Role::Launcher(_) | Role::Container(_) | Role::Chore(_) | Role::Emptying => {
                     self.instances.child_ended(&role, cause, self.poll.registry(), &mut self.core, now);
                     // At once, and not when all the others have been looked at too: of fifty that die together each
                     // would wait for the last words of all.
@@ -267,6 +273,15 @@ impl Reactor {
             }
         }
         self.instances.children.calm();
+    }
+
+    /// What the killed one has not done is still to be done, before anything is started among it.
+    fn sweep_again(&mut self, killed: u32) -> bool {
+        let started = spawn::own_child(&sweep::args(self.instances.layout()));
+        if let Ok(pid) = started {
+            self.instances.children.add(pid, Role::Sweep { killed });
+        }
+        started.is_ok()
     }
 
     /// Nothing of an earlier life is left, and it is known what can run here: servers may start.

@@ -3,7 +3,8 @@
 //! are kept until the last launcher is done.
 
 use crate::core::contract::ExitCause;
-use crate::ids::{InstanceId, PullId, ServerId};
+use crate::ids::{InstanceId, PullId};
+use crate::os::chores::Chore;
 use nix::errno::Errno;
 use std::collections::HashMap;
 
@@ -11,14 +12,15 @@ use std::collections::HashMap;
 pub enum Role {
     Launcher(InstanceId),
     Container(InstanceId),
-    /// Removes what is left of an instance.
-    Discard,
-    /// Takes a server's volumes away.
-    VolumeRemoval(ServerId),
-    /// Removes what was in them.
+    /// Removes what is left of an instance, or of a server.
+    Chore(Chore),
+    /// Removes what was in volumes that were taken away.
     Emptying,
     Pull(PullId),
-    Sweep,
+    /// With how many were killed before it.
+    Sweep {
+        killed: u32,
+    },
     /// A trivial container of one provider.
     Probe,
     InitDb,

@@ -1,6 +1,7 @@
 //! Sudden death: of a sandbox, of a server, of the daemon itself.
 
-use crate::support::{BASE, Daemon, RUDE, SOON, STRICT, eventually, on_both_providers, python, world};
+use crate::support::census::Census;
+use crate::support::{BASE, Daemon, RUDE, SOON, STRICT, eventually, on_both_providers, python, tiny, world};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -141,4 +142,35 @@ fn a_death_by_a_real_time_signal_is_a_death_like_any_other() {
         daemon.wait_until("plain", "back", |status| status["status"] == "ready" && status["restart_count"] == 1);
     assert_eq!(status["last_crash"]["signal"], REAL_TIME, "{status:#}");
     assert_eq!(daemon.text("plain", "echo", json!({"text": "again"})), "again");
+}
+
+/// The daemon's own helper may be anybody's victim too: an operator's `pkill`, the host's OOM killer.
+#[test]
+fn a_clean_up_that_is_killed_is_followed_by_another() {
+    const ATTEMPTS: usize = 100;
+    let daemon = Daemon::start();
+    daemon.register(&tiny("tiny", "crun"));
+    let census = Census::of(daemon.home());
+    let post = |action: &str| daemon.request("POST", &format!("{BASE}/tiny/{action}"), None);
+    let is_at_it = |pid: &i32| world::command_of(*pid).is_some_and(|it| it.starts_with("stdiod sandbox-discard"));
+    // It may end before it is found, or be found at its end.
+    let was_hit = (0..ATTEMPTS).any(|_| {
+        assert_eq!(post("stop").status, 200);
+        let until = Instant::now() + Duration::from_millis(200);
+        while Instant::now() < until {
+            if let Some(pid) = world::descendants(daemon.pid()).into_iter().find(is_at_it) {
+                _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
+                break;
+            }
+        }
+        assert_eq!(post("start").status, 200);
+        daemon.log_contains("was not finished (Signal(9)): again")
+    });
+    assert!(was_hit, "no clean-up was killed");
+    let mut strangers = Vec::new();
+    let alone = eventually(SOON, || {
+        strangers = census.strangers(daemon.pid());
+        strangers.is_empty()
+    });
+    assert!(alone, "{strangers:#?}\n{}", daemon.log_tail());
 }
