@@ -7,7 +7,7 @@ use crate::api::json::{self, Field, Fields};
 use crate::api::mcp::{self, EVENTS};
 use crate::api::register;
 use crate::api::route::{self, Route};
-use crate::api::status::{self, rfc3339};
+use crate::api::status;
 use crate::core::contract::{
     Answer, Ask, Change, LogEntry, LogFormat, LogSource, News, NewsKind, ServerRef, Status, StatusView, Token,
 };
@@ -16,6 +16,7 @@ use crate::wire::http_in::{Method, Request, is_media};
 use crate::wire::http_out::Response;
 use crate::wire::json::Json;
 use crate::wire::sse;
+use crate::wire::times::{parse_rfc3339, rfc3339};
 use serde::Serialize;
 use serde_json::json;
 use std::borrow::Cow;
@@ -207,7 +208,7 @@ impl<'a> Query<'a> {
     fn time(&mut self, name: &str) -> Result<Option<u64>, Fault> {
         let Some(text) = self.take(name) else { return Ok(None) };
         // An unescaped `+` of an offset arrives as a blank; nothing else in a time is one.
-        let time = status::parse_rfc3339(&text.replace(' ', "+"));
+        let time = parse_rfc3339(&text.replace(' ', "+"));
         let expected = "expected an RFC 3339 time, as in 2026-02-17T10:00:00Z";
         time.map(Some).ok_or_else(|| Fault::field(name, expected))
     }

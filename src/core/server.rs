@@ -2,7 +2,6 @@
 //! and answers questions about it; what happens to it is decided in `lifecycle.rs` and done in `mod.rs`.
 
 use crate::api::fault::{Code, Fault, Outcome};
-use crate::api::status::rfc3339;
 use crate::core::Settings;
 use crate::core::calls::Lane;
 use crate::core::contract::{
@@ -16,6 +15,7 @@ use crate::core::listings::{Cached, Listing};
 use crate::core::log_ring::LogRing;
 use crate::core::sessions::Level;
 use crate::ids::{ConnId, ServerId, SessionId};
+use crate::wire::times::rfc3339;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 

@@ -22,6 +22,7 @@ use crate::sandbox::registry::reference::reference;
 use crate::sandbox::registry::{PullError, Registries};
 use crate::wire::http_in::{Method, Parser, Phase, Step};
 use crate::wire::http_out::{self, Framing, Response};
+use crate::wire::times::DateLine;
 use mio::{Interest, Registry};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -48,6 +49,7 @@ pub struct Clients {
     large: VecDeque<ConnId>,
     /// When to look at a client's deadline. Lazy: an entry may be early, never late.
     deadlines: BinaryHeap<Reverse<(u64, ConnId)>>,
+    date: DateLine,
 }
 
 impl Clients {
@@ -66,6 +68,7 @@ impl Clients {
             runnable: Vec::new(),
             large: VecDeque::new(),
             deadlines: BinaryHeap::new(),
+            date: DateLine::default(),
         }
     }
 
@@ -196,7 +199,7 @@ impl Clients {
     /// The answer to a request that is not read to its end: nothing on the connection means anything after it.
     fn refuse(&mut self, id: ConnId, response: Response, now: Now) {
         let Some(client) = self.map.get_mut(&id) else { return };
-        (client.keep_alive, client.head_only, client.http10) = (false, false, false);
+        (client.keep_alive, client.head_only, client.http10) = (false, client.parser.is_for_head(), false);
         self.respond(id, response, now);
     }
 
@@ -253,7 +256,7 @@ impl Clients {
         let streams = matches!(answer, Answer::Stream { .. } | Answer::News(_));
         let response = rest::render(answer);
         match streams {
-            true => self.open_stream(id, &response),
+            true => self.open_stream(id, &response, now),
             false => self.respond(id, response, now),
         }
     }
@@ -261,7 +264,7 @@ impl Clients {
     fn respond(&mut self, id: ConnId, response: Response, now: Now) {
         let Some(client) = self.map.get_mut(&id).filter(|client| client.doing != Doing::Closed) else { return };
         let framing = Framing { keep_alive: client.keep_alive, head_only: client.head_only, http10: client.http10 };
-        http_out::write_response(&mut client.out, response, framing);
+        http_out::write_response(&mut client.out, response, self.date.at(now.unix_ms), framing);
         self.touched.push(id);
         if client.keep_alive {
             client.doing = Doing::Reading;
@@ -275,12 +278,13 @@ impl Clients {
     }
 
     /// The answer begins, and goes on with `event` until one side ends it.
-    fn open_stream(&mut self, id: ConnId, first: &Response) {
+    fn open_stream(&mut self, id: ConnId, first: &Response, now: Now) {
         // Whoever left in this very turn is gone, though the core had not heard of it when it answered.
         let Some(client) = self.map.get_mut(&id).filter(|client| client.doing != Doing::Closed) else { return };
         client.doing = Doing::Streaming;
         let framing = Framing { keep_alive: false, head_only: client.head_only, http10: client.http10 };
-        http_out::write_stream_head(client.out.tail(), first.status, first.content_type, &first.headers, framing);
+        let (out, date) = (client.out.tail(), self.date.at(now.unix_ms));
+        http_out::write_stream_head(out, first.status, first.content_type, &first.headers, date, framing);
         self.push(id, &first.body);
     }
 

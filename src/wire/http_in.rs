@@ -209,10 +209,23 @@ impl Parser {
     /// Goes as far as the bytes reach. Call it after `feed`, and after `finish` for the next pipelined request.
     pub fn step(&mut self) -> Step {
         self.advance().unwrap_or_else(|fault| {
+            self.head.method = if self.is_for_head() { Method::Head } else { Method::default() };
             (self.buf, self.start) = (Vec::new(), 0);
             self.state = State::Refused(fault.clone());
             Step::Refuse(fault)
         })
+    }
+
+    /// Was or will this be a HEAD? Its answer has no body, also if it is refused before it is understood.
+    pub fn is_for_head(&self) -> bool {
+        match self.state {
+            State::Refused(_) => self.head.method == Method::Head,
+            State::RequestLine { .. }
+            | State::Fields(_)
+            | State::Length { .. }
+            | State::Chunked(_)
+            | State::Complete { .. } => self.buf[self.start..].starts_with(b"HEAD "),
+        }
     }
 
     /// The request that `Step::Request` announced. Asking for one at any other time is a bug.

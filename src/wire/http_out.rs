@@ -54,10 +54,12 @@ pub const BUSY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
     Connection: close\r\n\r\n\
     {\"error\":{\"code\":\"unavailable\",\"message\":\"too many connections\",\"data\":{}}}";
 
-pub fn write_response(to: &mut Backlog, response: Response, framing: Framing) {
+/// `date`: a whole line.
+pub fn write_response(to: &mut Backlog, response: Response, date: &str, framing: Framing) {
     let Response { status, content_type, headers, body, around: [before, behind] } = response;
     let out = to.tail();
     status_line(out, status);
+    out.extend_from_slice(date.as_bytes());
     let connection = match (framing.keep_alive, framing.http10) {
         (false, _) => "Connection: close\r\n",
         (true, true) => "Connection: keep-alive\r\n",
@@ -88,9 +90,11 @@ pub fn write_stream_head(
     status: u16,
     content_type: &'static str,
     headers: &[(&'static str, String)],
+    date: &str,
     framing: Framing,
 ) {
     status_line(out, status);
+    out.extend_from_slice(date.as_bytes());
     write_headers(out, content_type, headers);
     if framing.chunked() {
         out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
@@ -221,7 +225,7 @@ mod tests {
         let response = Response { headers, ..Response::new(status, "text/plain", body.to_vec()) };
         let mut out = Backlog::default();
         out.tail().extend_from_slice(b"before ");
-        write_response(&mut out, response, framing);
+        write_response(&mut out, response, "", framing);
         String::from_utf8(out.into_bytes()).unwrap().strip_prefix("before ").unwrap().to_string()
     }
 
@@ -241,10 +245,10 @@ mod tests {
                 Response { around: ["<", ">"].map(Cow::Borrowed), ..Response::new(200, "", vec![b'x'; size]) };
             let whole = response.whole_body();
             let mut out = Backlog::default();
-            write_response(&mut out, response, KEPT);
+            write_response(&mut out, response, "Date: x\r\n", KEPT);
             let text = out.into_bytes();
             assert!(whole.len() == size + 2 && text.ends_with(&whole));
-            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", size + 2);
+            let head = format!("HTTP/1.1 200 OK\r\nDate: x\r\nContent-Length: {}\r\n\r\n", size + 2);
             assert_eq!(String::from_utf8_lossy(&text[..text.len() - whole.len()]), head);
         }
     }
@@ -277,15 +281,15 @@ mod tests {
     #[test]
     fn a_stream_is_chunked_or_ends_with_the_connection() {
         let mut out = Vec::new();
-        write_stream_head(&mut out, 200, "text/event-stream", &[("x-a", "\n".into())], KEPT);
+        write_stream_head(&mut out, 200, "text/event-stream", &[("x-a", "\n".into())], "Date: x\r\n", KEPT);
         write_chunk(&mut out, b"");
         write_chunk(&mut out, &[b'x'; 26]);
         write_last_chunk(&mut out);
-        let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nx-a:  \r\nTransfer-Encoding: chunked\r\n\r\n";
+        let head = "HTTP/1.1 200 OK\r\nDate: x\r\nContent-Type: text/event-stream\r\nx-a:  \r\nTransfer-Encoding: chunked\r\n\r\n";
         assert_eq!(String::from_utf8(out).unwrap(), format!("{head}1a\r\n{}\r\n0\r\n\r\n", "x".repeat(26)));
 
         let mut out = Vec::new();
-        write_stream_head(&mut out, 200, "text/plain", &[], Framing { http10: true, ..KEPT });
+        write_stream_head(&mut out, 200, "text/plain", &[], "", Framing { http10: true, ..KEPT });
         let text = String::from_utf8(out).unwrap();
         assert!(text.ends_with("\r\nConnection: close\r\n\r\n") && !text.contains("chunked"));
     }

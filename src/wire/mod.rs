@@ -13,3 +13,4 @@ pub mod lines;
 pub mod relay;
 pub mod sse;
 mod target;
+pub mod times;

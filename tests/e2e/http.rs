@@ -24,6 +24,10 @@ fn honest_requests_in_every_legal_form_are_answered() {
     let whole = http.request("GET", "/healthz", None);
     let head = http.request("HEAD", "/healthz", None);
     assert_eq!((head.status, head.header("content-length")), (200, whole.header("content-length")));
+    for reply in [&whole, &head, &http.request("GET", "/no-such-path", None)] {
+        let date = reply.header("date").unwrap_or_else(|| panic!("no date: {reply:?}"));
+        assert!(date.len() == 29 && date.ends_with(" GMT"), "{date}");
+    }
 
     // Absolute form, and a path in other letters.
     http.send_raw(get("http://x/healthz").as_bytes()).expect("sent");
@@ -105,6 +109,12 @@ fn each_wrong_request_gets_its_own_refusal() {
         assert_eq!(reply.header("connection"), Some("close"), "{what}");
         http.read_to_close().unwrap_or_else(|e| panic!("{what} was not followed by a close: {e}"));
     }
+
+    // Refused before it is understood, and a HEAD all the same.
+    let mut http = daemon.http();
+    http.send_raw(b"HEAD /%zz HTTP/1.1\r\nHost: x\r\n\r\n").expect("sent");
+    let answer = String::from_utf8(http.read_to_close().expect("a close")).expect("text");
+    assert!(answer.starts_with("HTTP/1.1 400 ") && answer.ends_with("\r\n\r\n"), "{answer}");
 
     // What is well formed and still wrong: refused in the same shape, and the connection goes on.
     let mut http = daemon.http();

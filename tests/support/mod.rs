@@ -532,7 +532,7 @@ pub fn tiny(name: &str, provider: &str) -> Value {
 /// The time at the beginning of a line of the daemon's log, in milliseconds.
 pub fn logged_at(line: &str) -> u64 {
     let text = line.trim_start_matches('[').split_ascii_whitespace().next().unwrap_or_default();
-    stdiod::api::status::parse_rfc3339(text).unwrap_or_else(|| panic!("no time: {line}"))
+    stdiod::wire::times::parse_rfc3339(text).unwrap_or_else(|| panic!("no time: {line}"))
 }
 
 /// The definition of the conformance fixture.
