@@ -92,8 +92,9 @@ class Daemon:
             if self.process.poll() is not None:
                 break
             time.sleep(pause)
+        said = open(self.log.name).read()[-2000:]
         self.stop()
-        sys.exit(f"{what} is not there after {secs} s; the daemon's last words:\n" + open(self.log.name).read()[-2000:])
+        sys.exit(f"{what} is not there after {secs} s; the daemon's last words:\n{said}")
 
     def register(self, name, provider, **more):
         self.register_all([name], provider, **more)

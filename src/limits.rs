@@ -221,10 +221,10 @@ pub const LAUNCH_MESSAGE_MAX: usize = 2 * KIB;
 /// turn.
 pub const CHORES_AT_ONCE: usize = 16;
 pub const CHORES_DURING_LAUNCHES: usize = 1;
-/// How many children may fail to clear one instance away, one after the other, before it is left to the next boot.
+/// How many children may be killed over one clean-up, sweep or probe, before it is given up; and how long the next waits:
+/// what kills (the host's OOM killer, most likely) may not have its fill yet.
 pub const CHORE_TRIES: u32 = 5;
-/// After a clean-up that could not even be begun.
-pub const CHORE_PAUSE: Duration = Duration::from_secs(1);
+pub const CHORE_PAUSE: Duration = Duration::from_millis(500);
 /// For the end of all processes of a discarded instance, after SIGKILL.
 pub const DISCARD_TIMEOUT: Duration = Duration::from_secs(10);
 /// For the lock of the data directory, if somebody still has it.

@@ -86,7 +86,9 @@ def boot(daemon, names):
         daemon.wait("the daemon", lambda: daemon.ask("GET", "/readyz")[0] == 200)
         up = time.time() - began
         daemon.wait("all servers", lambda: len(daemon.ready()) == len(names), READY_SECS, PAUSE)
-        times = READY.findall(log.read())
+        times = []
+        # Its lines are written by another thread than the one that answers.
+        daemon.wait("the last line of the log", lambda: times.extend(READY.findall(log.read())) or len(times) >= len(names))
     if len(times) != len(names):
         raise SystemExit(f"{len(times)} starts of {len(names)} servers")
     return max(datetime.fromisoformat(at.decode()).timestamp() for at in times) - began, up

@@ -19,15 +19,13 @@ use crate::os::notify::Notify;
 use crate::os::probes::Probes;
 use crate::os::pulls::Pulls;
 use crate::os::reactor::Reactor;
-use crate::os::reap::Role;
 use crate::os::reload::Reload;
 use crate::os::signals::Signals;
-use crate::os::spawn;
 use crate::os::token::Source;
 use crate::sandbox::cgroup::Hierarchies;
 use crate::sandbox::image::Images;
 use crate::sandbox::plan::{Layout, Networking, Runtime};
-use crate::sandbox::{probe, sweep};
+use crate::sandbox::probe;
 use crate::store::cluster::Cluster;
 use crate::store::premises;
 use crate::store::thread::Store;
@@ -144,12 +142,10 @@ fn prepare(config: &Config, file: Option<PathBuf>, filter: &'static LogFilter) -
 
     let pulls = Pulls::new(layout.clone(), config.registries());
     let images = Images::of(&layout);
-    let sweep_args = sweep::args(&layout);
     let boot_id = format!("{:08x}", u32::from_le_bytes(seed[..4].try_into().expect("4 of 32")));
-    let probes = Probes::new(&layout, runtimes, missing);
-    let mut instances = Instances::new(layout, networking.clone(), boot_id, meter, descriptors);
-    let sweep = spawn::own_child(&sweep_args).map_err(failed("the sweep of leftovers cannot be started"))?;
-    instances.children.add(sweep, Role::Sweep { killed: 0 });
+    let mut instances = Instances::new(layout.clone(), networking.clone(), boot_id, meter, descriptors);
+    let probes = Probes::begin(&layout, runtimes, missing, &mut instances.children)
+        .map_err(failed("the sweep of leftovers cannot be started"))?;
     Ok(Boot {
         poll,
         clock: Clock::start(),

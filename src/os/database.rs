@@ -71,7 +71,7 @@ impl Database {
             | Role::Chore(_)
             | Role::Emptying
             | Role::Pull(_)
-            | Role::Sweep { .. }
+            | Role::Sweep
             | Role::Probe => {
                 return;
             }

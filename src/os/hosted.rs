@@ -7,7 +7,7 @@ use crate::core::contract::{Exit, ExitCause, Input, LaunchFault, LaunchFaultKind
 use crate::core::definition::Definition;
 use crate::ids::{IdMap, InstanceId, ServerId};
 use crate::limits::{BYTES_AT_ONCE, STDOUT_PIPE};
-use crate::os::chores::{Chore, Chores};
+use crate::os::chores::{Chores, Work};
 use crate::os::descriptors::Descriptors;
 use crate::os::meter::Meter;
 use crate::os::pace::Pace;
@@ -222,17 +222,22 @@ impl Instances {
         self.ports.withdraw(instance);
         if let Some(hosted) = self.map.remove(&instance) {
             self.meter.forget(instance);
-            self.chores.add(Chore::Container(hosted.container_id, 0));
+            self.chores.add(Work::Container(hosted.container_id));
         }
+    }
+
+    /// What a process has begun under this id that could not end it itself.
+    pub fn discard_container(&mut self, id: String) {
+        self.chores.add(Work::Container(id));
     }
 
     /// A server's volumes go only with the server, and only when that was asked for.
     pub fn remove_volumes(&mut self, server: ServerId, name: String) {
-        self.chores.add(Chore::Volumes(server, name));
+        self.chores.add(Work::Volumes(server, name));
     }
 
     /// After everything else that the core wanted in this turn, so that nobody's start is late for another's work.
-    pub fn give_turns(&mut self, core: &mut Core, now: Now) {
+    pub fn give_turns(&mut self, now: Now) {
         while let Some(instance) = self.turns.begin() {
             if let Some(Hosted { process: Process::Launching { report: Some(report), .. }, .. }) =
                 self.map.get(&instance)
@@ -240,8 +245,7 @@ impl Instances {
                 spawn::give_the_word(report);
             }
         }
-        let outcome = self.chores.start(self.turns.are_taken(), &mut self.children, now);
-        outcome.into_iter().for_each(|input| core.handle(input, now));
+        self.chores.start(self.turns.are_taken(), &mut self.children, now);
     }
 
     /// When something is to be tried again.
@@ -319,16 +323,17 @@ impl Instances {
     }
 
     /// A child of ours has ended; roles that are not an instance's are the caller's.
-    pub fn child_ended(&mut self, role: &Role, cause: ExitCause, registry: &Registry, core: &mut Core, now: Now) {
+    pub fn child_ended(&mut self, role: Role, cause: ExitCause, registry: &Registry, core: &mut Core, now: Now) {
         match role {
-            Role::Launcher(instance) => self.launcher_ended(*instance, cause, registry, core, now),
-            Role::Container(instance) => self.container_ended(*instance, cause, core, now),
+            Role::Launcher(instance) => self.launcher_ended(instance, cause, registry, core, now),
+            Role::Container(instance) => self.container_ended(instance, cause, core, now),
             Role::Chore(chore) => {
-                let outcome = self.chores.ended(chore, cause);
-                outcome.into_iter().for_each(|input| core.handle(input, now));
+                if let Some(outcome) = self.chores.ended(chore, cause, now) {
+                    core.handle(outcome, now);
+                }
             }
-            Role::Emptying => self.chores.emptied(),
-            Role::Pull(_) | Role::Sweep { .. } | Role::Probe | Role::InitDb | Role::Postgres => {}
+            Role::Emptying => self.chores.emptied(cause, now),
+            Role::Pull(_) | Role::Sweep | Role::Probe | Role::InitDb | Role::Postgres => {}
         }
     }
 

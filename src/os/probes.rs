@@ -1,28 +1,50 @@
 //! Which providers work here? Found out at boot by a trivial container of each, in children side by side, while the
 //! database starts; what worked is remembered for as long as the runtime and the kernel stay the same. Never asks
-//! twice in one life of the daemon. What does not work is tried again at the next start.
+//! twice in one life of the daemon. What does not work is tried again at the next start. Before all that, the sweep.
+//! A child that is killed is followed by another.
 
+use crate::core::contract::ExitCause;
+use crate::limits::CHORE_TRIES;
+use crate::os::reap::{Children, Role};
 use crate::os::spawn;
 use crate::sandbox::plan::{Layout, Runtime, RuntimeKind, Users};
 use crate::sandbox::probe;
+use crate::sandbox::sweep;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 /// What is kept of a child's reason.
 const REASON_MAX: u64 = 2048;
 
-#[derive(Default)]
 pub struct Probes {
-    /// By pid: the provider, and the pipe with its reason.
-    running: HashMap<i32, (String, OwnedFd)>,
+    layout: Layout,
+    phase: Phase,
+    /// By pid.
+    running: HashMap<i32, Probe>,
     usable: BTreeMap<String, Runtime>,
     unusable: Vec<(String, String)>,
     /// Fingerprints of runtimes that are known to work.
     known: Vec<String>,
     file: PathBuf,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// With how many sweeps that were killed.
+    Sweeping(u32),
+    Probing,
+    Told,
+}
+
+struct Probe {
+    provider: String,
+    /// The pipe with its reason.
+    said: OwnedFd,
+    /// How many before it were.
+    killed: u32,
 }
 
 /// The outcome of them all.
@@ -32,51 +54,79 @@ pub struct Verdict {
 }
 
 impl Probes {
-    /// `unusable`: what is known not to be installed.
-    pub fn new(layout: &Layout, found: BTreeMap<String, Runtime>, unusable: Vec<(String, String)>) -> Probes {
+    /// `unusable`: what is known not to be installed. Begins with the sweep: nothing is tried among what is left of an
+    /// earlier life.
+    pub fn begin(
+        layout: &Layout,
+        usable: BTreeMap<String, Runtime>,
+        unusable: Vec<(String, String)>,
+        children: &mut Children,
+    ) -> io::Result<Probes> {
         let file = probe::memory(layout);
         let known = probe::read_memory(&file);
-        Probes { usable: found, unusable, known, file, ..Probes::default() }
+        let (layout, phase, running) = (layout.clone(), Phase::Sweeping(0), HashMap::new());
+        let probes = Probes { layout, phase, running, usable, unusable, known, file };
+        probes.sweep(children)?;
+        Ok(probes)
     }
 
-    /// Starts a child for each provider that is not known to work; their pids.
-    pub fn start(&mut self, layout: &Layout) -> Vec<i32> {
-        let unknown: Vec<String> = self.usable.keys().cloned().collect();
-        let mut pids = Vec::new();
-        for name in unknown {
-            let runtime = &self.usable[&name];
+    fn sweep(&self, children: &mut Children) -> io::Result<()> {
+        children.add(spawn::own_child(&sweep::args(&self.layout))?, Role::Sweep);
+        Ok(())
+    }
+
+    /// The sweep has ended. What one that was killed has not done is still to be done; one that failed has said why.
+    pub fn swept(&mut self, cause: ExitCause, children: &mut Children) {
+        if let (Phase::Sweeping(killed), ExitCause::Signal(signal)) = (self.phase, cause) {
+            log::warn!("the sweep of leftovers was killed by signal {signal}");
+            self.phase = Phase::Sweeping(killed + 1);
+            if killed + 1 < CHORE_TRIES && self.sweep(children).is_ok() {
+                return;
+            }
+            log::error!("there may be something left of an earlier life of this daemon");
+        }
+        self.phase = Phase::Probing;
+        for provider in self.usable.keys().cloned().collect::<Vec<_>>() {
+            let runtime = &self.usable[&provider];
             // A plain child needs no proof.
             if runtime.kind == RuntimeKind::Plain {
                 continue;
             }
-            if let Some(known) = probe::among(&self.known, runtime) {
-                self.usable.insert(name, known);
-                continue;
-            }
-            match spawn::own_child_heard(&probe::args(runtime, layout)) {
-                Ok((pid, said)) => {
-                    self.running.insert(pid, (name, said));
-                    pids.push(pid);
-                }
-                Err(e) => self.fail(&name, format!("it could not be tried: {e}")),
+            match probe::among(&self.known, runtime) {
+                Some(known) => _ = self.usable.insert(provider, known),
+                None => self.try_out(provider, 0, children),
             }
         }
-        pids
     }
 
-    pub fn ended(&mut self, pid: i32, worked: bool) {
-        let Some((name, said)) = self.running.remove(&pid) else { return };
+    fn try_out(&mut self, provider: String, killed: u32, children: &mut Children) {
+        match spawn::own_child_heard(&probe::args(&self.usable[&provider], &self.layout)) {
+            Ok((pid, said)) => {
+                children.add(pid, Role::Probe);
+                self.running.insert(pid, Probe { provider, said, killed });
+            }
+            Err(e) => self.fail(&provider, format!("it could not be tried: {e}")),
+        }
+    }
+
+    pub fn ended(&mut self, pid: i32, cause: ExitCause, children: &mut Children) {
+        let Some(Probe { provider, said, killed }) = self.running.remove(&pid) else { return };
         let mut reason = String::new();
         _ = File::from(said).take(REASON_MAX).read_to_string(&mut reason);
-        if worked {
-            if let (false, Some(runtime)) = (reason.trim().is_empty(), self.usable.get_mut(&name)) {
-                log::warn!("provider {name} works without user namespaces only: {}", reason.trim());
-                runtime.users = Users::Same;
+        let reason = reason.trim();
+        match cause {
+            ExitCause::Code(0) => {
+                if let (false, Some(runtime)) = (reason.is_empty(), self.usable.get_mut(&provider)) {
+                    log::warn!("provider {provider} works without user namespaces only: {reason}");
+                    runtime.users = Users::Same;
+                }
             }
-            return;
+            // That says nothing of the provider.
+            ExitCause::Signal(_) if killed + 1 < CHORE_TRIES => self.try_out(provider, killed + 1, children),
+            ExitCause::Signal(signal) => self.fail(&provider, format!("what tried it was killed by signal {signal}")),
+            ExitCause::Code(_) if reason.is_empty() => self.fail(&provider, "it died without a word".to_owned()),
+            ExitCause::Code(_) => self.fail(&provider, reason.to_owned()),
         }
-        let reason = if reason.trim().is_empty() { "it died without a word" } else { reason.trim() };
-        self.fail(&name, reason.to_owned());
     }
 
     fn fail(&mut self, name: &str, why: String) {
@@ -85,15 +135,20 @@ impl Probes {
         self.unusable.push((name.to_owned(), why));
     }
 
+    pub fn forget(&mut self, pid: i32) {
+        self.running.remove(&pid);
+    }
+
     pub fn is_idle(&self) -> bool {
         self.running.is_empty()
     }
 
-    /// Once all of them have ended.
+    /// Once, when all of them have ended.
     pub fn verdict(&mut self) -> Option<Verdict> {
-        if !self.running.is_empty() {
+        if self.phase != Phase::Probing || !self.running.is_empty() {
             return None;
         }
+        self.phase = Phase::Told;
         let known: Vec<String> = self.usable.values().map(probe::fingerprint).collect();
         // To forget is no harm: it costs the next start a container.
         _ = fs::write(&self.file, known.join("\n"));

@@ -13,7 +13,7 @@
 
 use crate::core::Core;
 use crate::core::contract::{Answer, ExitCause, Input, Now, Output};
-use crate::limits::{CHORE_TRIES, HOLD, LAST_ANSWERS};
+use crate::limits::{HOLD, LAST_ANSWERS};
 use crate::os::alarm::Alarm;
 use crate::os::boot::{Boot, Listener};
 use crate::os::clients::Clients;
@@ -27,9 +27,8 @@ use crate::os::pulls::Pulls;
 use crate::os::reap::Role;
 use crate::os::reload::Reload;
 use crate::os::signals::Signals;
-use crate::os::spawn;
 use crate::os::token::Source;
-use crate::sandbox::sweep;
+use crate::sandbox::probe;
 use mio::event::Event;
 use mio::{Events, Poll};
 use std::io;
@@ -118,7 +117,7 @@ impl Reactor {
             }
             self.pass_deadlines(now);
             self.perform(now);
-            self.instances.give_turns(&mut self.core, now);
+            self.instances.give_turns(now);
             self.clients.flush(&mut self.core, now);
             self.move_large(now);
             self.announce(now);
@@ -243,19 +242,23 @@ impl Reactor {
         }
         for (pid, role, cause) in ended {
             match role {
-                Role::Sweep { killed } => {
-                    if matches!(cause, ExitCause::Signal(_)) && killed + 1 < CHORE_TRIES && self.sweep_again(killed + 1)
-                    {
-                        continue;
+                Role::Sweep => {
+                    // Whoever is leaving need not know what can run here.
+                    if self.exit == Exit::Running {
+                        self.probes.swept(cause, &mut self.instances.children);
+                        self.follow_probes(now);
                     }
-                    for pid in self.probes.start(self.instances.layout()) {
-                        self.instances.children.add(pid, Role::Probe);
-                    }
-                    self.follow_probes(now);
                 }
                 Role::Probe => {
-                    self.probes.ended(pid, cause == ExitCause::Code(0));
-                    self.follow_probes(now);
+                    if let ExitCause::Signal(_) = cause {
+                        self.instances.discard_container(probe::container_id(pid));
+                    }
+                    if self.exit == Exit::Running {
+                        self.probes.ended(pid, cause, &mut self.instances.children);
+                        self.follow_probes(now);
+                    } else {
+                        self.probes.forget(pid);
+                    }
                 }
                 Role::InitDb | Role::Postgres => {
                     self.database.child_ended(&role, cause, &mut self.instances.children, now);
@@ -265,7 +268,7 @@ impl Reactor {
                     self.pulls.child_ended(pull, cause, &mut self.instances.children, registry, &mut self.core, now);
                 }
                 Role::Launcher(_) | Role::Container(_) | Role::Chore(_) | Role::Emptying => {
-                    self.instances.child_ended(&role, cause, self.poll.registry(), &mut self.core, now);
+                    self.instances.child_ended(role, cause, self.poll.registry(), &mut self.core, now);
                     // At once, and not when all the others have been looked at too: of fifty that die together each
                     // would wait for the last words of all.
                     self.perform(now);
@@ -273,15 +276,6 @@ impl Reactor {
             }
         }
         self.instances.children.calm();
-    }
-
-    /// What the killed one has not done is still to be done, before anything is started among it.
-    fn sweep_again(&mut self, killed: u32) -> bool {
-        let started = spawn::own_child(&sweep::args(self.instances.layout()));
-        if let Ok(pid) = started {
-            self.instances.children.add(pid, Role::Sweep { killed });
-        }
-        started.is_ok()
     }
 
     /// Nothing of an earlier life is left, and it is known what can run here: servers may start.

@@ -17,10 +17,7 @@ pub enum Role {
     /// Removes what was in volumes that were taken away.
     Emptying,
     Pull(PullId),
-    /// With how many were killed before it.
-    Sweep {
-        killed: u32,
-    },
+    Sweep,
     /// A trivial container of one provider.
     Probe,
     InitDb,

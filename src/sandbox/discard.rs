@@ -38,8 +38,12 @@ pub fn main(args: &[OsString]) -> i32 {
     })
 }
 
+/// Not after the daemon: the next one may have a server of that name, with volumes of its own.
 pub fn volumes_main(args: &[OsString]) -> i32 {
-    child_main(args, SUBCOMMAND_VOLUMES, volumes::take_away)
+    child_main(args, SUBCOMMAND_VOLUMES, |layout, name| {
+        die_with_parent(getppid().as_raw())?;
+        volumes::take_away(layout, name)
+    })
 }
 
 /// What it does not finish in this life of the daemon is the next one's sweep's.
@@ -74,7 +78,10 @@ pub fn discard(layout: &Layout, container_id: &str) -> io::Result<()> {
     };
     let network = network::take_down(layout, container_id);
     let records = remove_records(&layout.run_dir(), container_id);
-    let bundle = remove_tree(&layout.bundle(container_id));
+    let bundle = match &network {
+        Ok(()) => remove_tree(&layout.bundle(container_id)),
+        Err(_) => network::keep_record(layout, container_id),
+    };
     ended.and(network).and(records).and(bundle)
 }
 

@@ -10,6 +10,7 @@ use crate::limits::{CNI_ANSWER_MAX, CNI_CONF_MAX, EGRESS_ADDRESSES_MAX};
 use crate::sandbox::cni::{self, Cable};
 use crate::sandbox::plan::{LaunchPlan, Layout, Networking, RuntimeKind, fault};
 use crate::sandbox::rootfs::PrivateMounts;
+use crate::sandbox::within::remove_tree;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use serde::{Deserialize, Serialize};
@@ -382,6 +383,17 @@ pub fn take_down(layout: &Layout, container_id: &str) -> io::Result<()> {
         Err(e) if Path::new("/usr/sbin/nft").exists() => done.and(Err(e)),
         Ok(()) | Err(_) => done,
     }
+}
+
+/// Of a bundle only what `take_down` needs, so that the sweep of the next boot can try it again.
+pub fn keep_record(layout: &Layout, container_id: &str) -> io::Result<()> {
+    for entry in fs::read_dir(layout.bundle(container_id))? {
+        let entry = entry?;
+        if entry.file_name() != RECORD {
+            remove_tree(&entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 // --- names ----------------------------------------------------------------------------------------------------------

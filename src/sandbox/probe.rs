@@ -147,12 +147,17 @@ pub fn main(args: &[OsString]) -> i32 {
     code
 }
 
+/// Of the container that the probe with this pid makes.
+pub fn container_id(pid: i32) -> String {
+    format!("probe-{pid}")
+}
+
 /// Runs a container that echoes one line. Makes the calling process a subreaper and waits for children of it: to be
 /// called in a process that has no others.
 pub fn try_run(runtime: &Runtime, layout: &Layout) -> Result<(), String> {
     // SAFETY: takes no pointers.
     unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
-    let id = format!("probe-{}", std::process::id());
+    let id = container_id(std::process::id().cast_signed());
     let plan = LaunchPlan {
         container_id: id.clone(),
         definition: trivial(&["/bin/sh", "-c", "read line; echo \"$line\""]),

@@ -4,10 +4,12 @@
 use crate::limits::DISCARD_TIMEOUT;
 use crate::sandbox::cgroup::Hierarchies;
 use crate::sandbox::image::Images;
+use crate::sandbox::launch::die_with_parent;
 use crate::sandbox::network;
 use crate::sandbox::plan::{Layout, is_container_id};
 use crate::sandbox::registry::pull;
 use crate::sandbox::within::remove_tree;
+use nix::unistd::getppid;
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
@@ -25,6 +27,8 @@ pub fn main(args: &[OsString]) -> i32 {
         return 2;
     };
     let Some(mark) = mark.to_str() else { return 2 };
+    // A daemon that is killed must not leave us at work: what is there soon may be the next one's.
+    _ = die_with_parent(getppid().as_raw());
     match sweep(&Layout { data_dir: PathBuf::from(data_dir), mark: mark.to_owned() }) {
         Ok(()) => 0,
         Err(e) => {

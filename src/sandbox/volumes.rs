@@ -90,7 +90,8 @@ pub fn take_away(layout: &Layout, server: &str) -> io::Result<()> {
 
 /// Blocks as long as it takes. The place itself stays: more may be on its way there.
 pub fn empty_removed(layout: &Layout) -> io::Result<()> {
-    directories(&layout.removed_dir())?.iter().try_for_each(|volumes| remove_tree(volumes))
+    // Everything is tried, whatever fails; the last failure is told.
+    directories(&layout.removed_dir())?.iter().fold(Ok(()), |done, volumes| remove_tree(volumes).and(done))
 }
 
 fn directories(below: &Path) -> io::Result<Vec<PathBuf>> {

@@ -156,8 +156,14 @@ pub fn remove_tree(path: &Path) -> io::Result<()> {
     let mut moved = 0_u64;
     let mut pending = vec![PathBuf::new()];
     while let Some(dir) = pending.pop() {
-        let here =
-            if dir.as_os_str().is_empty() { top.try_clone()? } else { openat(&top, &dir, flags, Mode::empty())? };
+        let here = match dir.as_os_str().is_empty() {
+            true => top.try_clone()?,
+            false => match openat(&top, &dir, flags, Mode::empty()) {
+                // Somebody else is at it too.
+                Err(Errno::ENOENT) => continue,
+                opened => opened?,
+            },
+        };
         for name in names_in(&here)? {
             match unlinkat(&here, name.as_path(), UnlinkatFlags::NoRemoveDir) {
                 Ok(()) | Err(Errno::ENOENT) => continue,

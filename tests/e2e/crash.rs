@@ -2,7 +2,10 @@
 
 use crate::support::census::Census;
 use crate::support::{BASE, Daemon, RUDE, SOON, STRICT, eventually, on_both_providers, python, tiny, world};
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 use serde_json::{Value, json};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 on_both_providers!(
@@ -21,7 +24,7 @@ fn a_killed_sandbox_fails_its_call_at_once_and_comes_back(provider: &str) {
             (daemon.tool("rude", "sleep", json!({"ms": 25_000})), began.elapsed())
         });
         daemon.wait_until("rude", "busy", |status| status["queue"]["in_flight"] == 1);
-        nix::sys::signal::kill(victim, nix::sys::signal::Signal::SIGKILL).expect("it runs");
+        nix::sys::signal::kill(victim, Signal::SIGKILL).expect("it runs");
         let (reply, took) = asleep.join().expect("no panic");
         assert_eq!((reply.status, reply.code()), (502, json!("server_crashed")), "{reply}");
         assert_eq!(reply.outcome(), "sent_unknown");
@@ -144,29 +147,64 @@ fn a_death_by_a_real_time_signal_is_a_death_like_any_other() {
     assert_eq!(daemon.text("plain", "echo", json!({"text": "again"})), "again");
 }
 
-/// The daemon's own helper may be anybody's victim too: an operator's `pkill`, the host's OOM killer.
+/// The daemon's own helpers may be anybody's victims too: of an operator's `pkill`, of the host's OOM killer.
 #[test]
 fn a_clean_up_that_is_killed_is_followed_by_another() {
     const ATTEMPTS: usize = 100;
     let daemon = Daemon::start();
     daemon.register(&tiny("tiny", "crun"));
-    let census = Census::of(daemon.home());
     let post = |action: &str| daemon.request("POST", &format!("{BASE}/tiny/{action}"), None);
-    let is_at_it = |pid: &i32| world::command_of(*pid).is_some_and(|it| it.starts_with("stdiod sandbox-discard"));
     // It may end before it is found, or be found at its end.
     let was_hit = (0..ATTEMPTS).any(|_| {
         assert_eq!(post("stop").status, 200);
-        let until = Instant::now() + Duration::from_millis(200);
-        while Instant::now() < until {
-            if let Some(pid) = world::descendants(daemon.pid()).into_iter().find(is_at_it) {
-                _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
-                break;
-            }
-        }
+        kill_helper(daemon.home(), "sandbox-discard", Duration::from_millis(200));
         assert_eq!(post("start").status, 200);
-        daemon.log_contains("was not finished (Signal(9)): again")
+        daemon.log_contains("was killed by signal 9: again")
     });
     assert!(was_hit, "no clean-up was killed");
+    is_alone(&daemon);
+}
+
+#[test]
+fn a_sweep_and_a_probe_that_are_killed_are_followed_by_others() {
+    const ATTEMPTS: usize = 20;
+    let mut daemon = Daemon::start();
+    daemon.register(&tiny("tiny-crun", "crun"));
+    daemon.register(&tiny("tiny-gvisor", "gvisor"));
+    let was_hit = (0..ATTEMPTS).any(|_| {
+        daemon.kill();
+        // What it knows of its providers: it has to try them again.
+        std::fs::remove_file(daemon.data_dir.join("providers")).expect("it was written");
+        let home = daemon.home().to_path_buf();
+        let killer = std::thread::spawn(move || {
+            ["sandbox-sweep", "sandbox-probe"].map(|name| kill_helper(&home, name, Duration::from_secs(2)))
+        });
+        daemon.start_again();
+        let killed = killer.join().expect("no panic");
+        for name in ["tiny-crun", "tiny-gvisor"] {
+            daemon.wait_ready(name);
+        }
+        killed == [true, true] && daemon.log_contains("the sweep of leftovers was killed by signal 9")
+    });
+    assert!(was_hit, "none of them was killed\n{}", daemon.log_tail());
+    is_alone(&daemon);
+}
+
+/// The first that is found.
+fn kill_helper(home: &Path, name: &str, patience: Duration) -> bool {
+    let (begin, home) = (format!("stdiod {name} "), home.to_str().expect("our own name"));
+    let is_it = |pid: &i32| world::command_of(*pid).is_some_and(|it| it.starts_with(&begin) && it.contains(home));
+    let until = Instant::now() + patience;
+    while Instant::now() < until {
+        if let Some(pid) = world::all_processes().find(is_it) {
+            return nix::sys::signal::kill(Pid::from_raw(pid), Signal::SIGKILL).is_ok();
+        }
+    }
+    false
+}
+
+fn is_alone(daemon: &Daemon) {
+    let census = Census::of(daemon.home());
     let mut strangers = Vec::new();
     let alone = eventually(SOON, || {
         strangers = census.strangers(daemon.pid());
