@@ -221,8 +221,8 @@ pub const LAUNCH_MESSAGE_MAX: usize = 2 * KIB;
 /// turn.
 pub const CHORES_AT_ONCE: usize = 16;
 pub const CHORES_DURING_LAUNCHES: usize = 1;
-/// How many children may be killed over one clean-up, sweep or probe, before it is given up; and how long the next waits:
-/// what kills (the host's OOM killer, most likely) may not have its fill yet.
+/// How many children may be killed over one clean-up, sweep or probe, before it is given up; and how long the next clean-up
+/// waits: what kills (the host's OOM killer, most likely) may not have its fill yet. A boot does not wait.
 pub const CHORE_TRIES: u32 = 5;
 pub const CHORE_PAUSE: Duration = Duration::from_millis(500);
 /// For the end of all processes of a discarded instance, after SIGKILL.

@@ -86,9 +86,10 @@ def boot(daemon, names):
         daemon.wait("the daemon", lambda: daemon.ask("GET", "/readyz")[0] == 200)
         up = time.time() - began
         daemon.wait("all servers", lambda: len(daemon.ready()) == len(names), READY_SECS, PAUSE)
-        times = []
         # Its lines are written by another thread than the one that answers.
-        daemon.wait("the last line of the log", lambda: times.extend(READY.findall(log.read())) or len(times) >= len(names))
+        said = bytearray()
+        daemon.wait("the last line of the log", lambda: said.extend(log.read()) or len(READY.findall(said)) >= len(names))
+    times = READY.findall(said)
     if len(times) != len(names):
         raise SystemExit(f"{len(times)} starts of {len(names)} servers")
     return max(datetime.fromisoformat(at.decode()).timestamp() for at in times) - began, up

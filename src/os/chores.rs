@@ -36,6 +36,8 @@ pub struct Chores {
     /// How many could not be started, in a row.
     unstarted: u32,
     removed: Removed,
+    /// Children that were killed over it, in a row.
+    emptying_killed: u32,
 }
 
 /// The volumes that were taken away. One child at a time sees to them, however long that takes, and nobody waits for it.
@@ -51,7 +53,7 @@ enum Removed {
 impl Chores {
     pub fn new(layout: Layout) -> Chores {
         let (waiting, removed) = (VecDeque::new(), Removed::Nothing);
-        Chores { layout, waiting, at_work: 0, again_ms: None, unstarted: 0, removed }
+        Chores { layout, waiting, at_work: 0, again_ms: None, unstarted: 0, removed, emptying_killed: 0 }
     }
 
     pub fn add(&mut self, work: Work) {
@@ -142,11 +144,16 @@ impl Chores {
     }
 
     pub fn emptied(&mut self, cause: ExitCause, now: Now) {
-        let killed = matches!(cause, ExitCause::Signal(_));
-        if killed {
-            self.pause(now);
+        let mut again = self.removed == Removed::AndWaiting;
+        match cause {
+            ExitCause::Signal(signal) => {
+                log::warn!("the removal of volumes was killed by signal {signal}");
+                self.emptying_killed += 1;
+                self.pause(now);
+                again |= self.emptying_killed < CHORE_TRIES;
+            }
+            ExitCause::Code(_) => self.emptying_killed = 0,
         }
-        let again = killed || self.removed == Removed::AndWaiting;
         self.removed = if again { Removed::Waiting } else { Removed::Nothing };
     }
 }
@@ -197,6 +204,22 @@ mod tests {
         assert!(chores.next_deadline().is_some());
         chores.start(false, &mut nobody, now(100_000));
         assert!(chores.next_deadline().is_none() && nobody.is_empty());
+    }
+
+    #[test]
+    fn volumes_whose_removal_is_killed_again_and_again_are_left_to_the_next_boot() {
+        let mut chores = chores();
+        for killed in 1..=CHORE_TRIES {
+            chores.removed = Removed::BeingEmptied;
+            chores.emptied(KILLED, now(0));
+            assert_eq!(chores.removed == Removed::Waiting, killed < CHORE_TRIES);
+        }
+        chores.removed = Removed::AndWaiting;
+        chores.emptied(ExitCause::Code(0), now(0));
+        assert!(chores.removed == Removed::Waiting && chores.emptying_killed == 0);
+        chores.removed = Removed::BeingEmptied;
+        chores.emptied(ExitCause::Code(1), now(0));
+        assert!(chores.removed == Removed::Nothing);
     }
 
     #[test]

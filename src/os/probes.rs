@@ -122,7 +122,10 @@ impl Probes {
                 }
             }
             // That says nothing of the provider.
-            ExitCause::Signal(_) if killed + 1 < CHORE_TRIES => self.try_out(provider, killed + 1, children),
+            ExitCause::Signal(signal) if killed + 1 < CHORE_TRIES => {
+                log::warn!("the probe of {provider} was killed by signal {signal}: again");
+                self.try_out(provider, killed + 1, children);
+            }
             ExitCause::Signal(signal) => self.fail(&provider, format!("what tried it was killed by signal {signal}")),
             ExitCause::Code(_) if reason.is_empty() => self.fail(&provider, "it died without a word".to_owned()),
             ExitCause::Code(_) => self.fail(&provider, reason.to_owned()),

@@ -244,16 +244,17 @@ impl Reactor {
             match role {
                 Role::Sweep => {
                     // Whoever is leaving need not know what can run here.
-                    if self.exit == Exit::Running {
+                    if self.core.is_accepting() {
                         self.probes.swept(cause, &mut self.instances.children);
                         self.follow_probes(now);
                     }
                 }
                 Role::Probe => {
-                    if let ExitCause::Signal(_) = cause {
+                    // By a signal, or a panic: it has not cleared its container away.
+                    if !matches!(cause, ExitCause::Code(0 | 1)) {
                         self.instances.discard_container(probe::container_id(pid));
                     }
-                    if self.exit == Exit::Running {
+                    if self.core.is_accepting() {
                         self.probes.ended(pid, cause, &mut self.instances.children);
                         self.follow_probes(now);
                     } else {

@@ -9,7 +9,6 @@ use crate::sandbox::network;
 use crate::sandbox::plan::{Layout, is_container_id};
 use crate::sandbox::volumes;
 use crate::sandbox::within::remove_tree;
-use nix::unistd::getppid;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
@@ -19,49 +18,57 @@ pub const SUBCOMMAND: &str = "sandbox-discard";
 pub const SUBCOMMAND_VOLUMES: &str = "sandbox-remove-volumes";
 pub const SUBCOMMAND_REMOVED: &str = "sandbox-empty-removed";
 
-/// For `/proc/self/exe`.
+/// For `/proc/self/exe`, by the daemon itself.
 pub fn args(layout: &Layout, container_id: &str) -> Vec<OsString> {
-    vec![SUBCOMMAND.into(), layout.data_dir.clone().into(), layout.mark.clone().into(), container_id.into()]
+    args_of(SUBCOMMAND, layout, container_id)
 }
 
 pub fn volumes_args(layout: &Layout, server_name: &str) -> Vec<OsString> {
-    vec![SUBCOMMAND_VOLUMES.into(), layout.data_dir.clone().into(), layout.mark.clone().into(), server_name.into()]
+    args_of(SUBCOMMAND_VOLUMES, layout, server_name)
 }
 
 pub fn removed_args(layout: &Layout) -> Vec<OsString> {
-    vec![SUBCOMMAND_REMOVED.into(), layout.data_dir.clone().into(), layout.mark.clone().into(), "".into()]
+    args_of(SUBCOMMAND_REMOVED, layout, "")
 }
 
+fn args_of(name: &str, layout: &Layout, what: &str) -> Vec<OsString> {
+    let daemon = std::process::id().to_string();
+    vec![name.into(), layout.data_dir.clone().into(), layout.mark.clone().into(), what.into(), daemon.into()]
+}
+
+/// Its container's name is nobody else's, ever; so it may go on when the daemon is gone.
 pub fn main(args: &[OsString]) -> i32 {
-    child_main(args, SUBCOMMAND, |layout, id| {
+    child_main(args, SUBCOMMAND, |layout, id, _| {
         if is_container_id(id) { discard(layout, id) } else { Err(io::Error::other("no container id")) }
     })
 }
 
 /// Not after the daemon: the next one may have a server of that name, with volumes of its own.
 pub fn volumes_main(args: &[OsString]) -> i32 {
-    child_main(args, SUBCOMMAND_VOLUMES, |layout, name| {
-        die_with_parent(getppid().as_raw())?;
+    child_main(args, SUBCOMMAND_VOLUMES, |layout, name, daemon| {
+        die_with_parent(daemon)?;
         volumes::take_away(layout, name)
     })
 }
 
 /// What it does not finish in this life of the daemon is the next one's sweep's.
 pub fn removed_main(args: &[OsString]) -> i32 {
-    child_main(args, SUBCOMMAND_REMOVED, |layout, _| {
-        die_with_parent(getppid().as_raw())?;
+    child_main(args, SUBCOMMAND_REMOVED, |layout, _, daemon| {
+        die_with_parent(daemon)?;
         volumes::empty_removed(layout)
     })
 }
 
-fn child_main(args: &[OsString], name: &str, act: impl Fn(&Layout, &str) -> io::Result<()>) -> i32 {
-    let [data_dir, mark, what] = args else {
+/// `act` gets the daemon's pid with the rest.
+fn child_main(args: &[OsString], name: &str, act: impl Fn(&Layout, &str, i32) -> io::Result<()>) -> i32 {
+    let [data_dir, mark, what, daemon] = args else {
         eprintln!("stdiod {name}: started by the daemon, not by hand");
         return 2;
     };
-    let (Some(mark), Some(what)) = (mark.to_str(), what.to_str()) else { return 2 };
+    let daemon = daemon.to_str().and_then(|pid| pid.parse().ok());
+    let (Some(mark), Some(what), Some(daemon)) = (mark.to_str(), what.to_str(), daemon) else { return 2 };
     let layout = Layout { data_dir: PathBuf::from(data_dir), mark: mark.to_owned() };
-    match act(&layout, what) {
+    match act(&layout, what, daemon) {
         Ok(()) => 0,
         Err(e) => {
             eprintln!("stdiod {name} {what}: {e}");

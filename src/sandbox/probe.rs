@@ -122,18 +122,23 @@ pub fn fingerprint(runtime: &Runtime) -> String {
 /// or 1 and the reason on stdout.
 pub fn args(runtime: &Runtime, layout: &Layout) -> Vec<OsString> {
     let runtime = serde_json::to_string(runtime).expect("a runtime is plain data");
-    vec![SUBCOMMAND.into(), layout.data_dir.clone().into(), layout.mark.clone().into(), runtime.into()]
+    let daemon = std::process::id().to_string();
+    vec![SUBCOMMAND.into(), layout.data_dir.clone().into(), layout.mark.clone().into(), runtime.into(), daemon.into()]
 }
 
 pub fn main(args: &[OsString]) -> i32 {
-    let [data_dir, mark, runtime] = args else {
+    let [data_dir, mark, runtime, daemon] = args else {
         eprintln!("stdiod {SUBCOMMAND}: started by the daemon, not by hand");
         return 2;
     };
     let runtime = runtime.to_str().and_then(|text| serde_json::from_str::<Runtime>(text).ok());
-    let (Some(mark), Some(runtime)) = (mark.to_str(), runtime) else { return 2 };
+    let daemon = daemon.to_str().and_then(|pid| pid.parse().ok());
+    let (Some(mark), Some(runtime), Some(daemon)) = (mark.to_str(), runtime, daemon) else { return 2 };
     // A daemon that is killed must not leave us at work beside the next one's sweep.
-    _ = launch::die_with_parent(nix::unistd::getppid().as_raw());
+    if let Err(e) = launch::die_with_parent(daemon) {
+        println!("it is not tried without a daemon: {e}");
+        return 1;
+    }
     let layout = Layout { data_dir: PathBuf::from(data_dir), mark: mark.to_owned() };
     let (reason, code) = match (try_run(&runtime, &layout), runtime.users) {
         (Ok(()), _) => return 0,

@@ -9,7 +9,6 @@ use crate::sandbox::network;
 use crate::sandbox::plan::{Layout, is_container_id};
 use crate::sandbox::registry::pull;
 use crate::sandbox::within::remove_tree;
-use nix::unistd::getppid;
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
@@ -18,18 +17,20 @@ pub const SUBCOMMAND: &str = "sandbox-sweep";
 
 /// For `/proc/self/exe`.
 pub fn args(layout: &Layout) -> Vec<OsString> {
-    vec![SUBCOMMAND.into(), layout.data_dir.clone().into(), layout.mark.clone().into()]
+    let daemon = std::process::id().to_string();
+    vec![SUBCOMMAND.into(), layout.data_dir.clone().into(), layout.mark.clone().into(), daemon.into()]
 }
 
 pub fn main(args: &[OsString]) -> i32 {
-    let [data_dir, mark] = args else {
+    let [data_dir, mark, daemon] = args else {
         eprintln!("stdiod {SUBCOMMAND}: started by the daemon, not by hand");
         return 2;
     };
-    let Some(mark) = mark.to_str() else { return 2 };
+    let daemon = daemon.to_str().and_then(|pid| pid.parse().ok());
+    let (Some(mark), Some(daemon)) = (mark.to_str(), daemon) else { return 2 };
     // A daemon that is killed must not leave us at work: what is there soon may be the next one's.
-    _ = die_with_parent(getppid().as_raw());
-    match sweep(&Layout { data_dir: PathBuf::from(data_dir), mark: mark.to_owned() }) {
+    let tied = die_with_parent(daemon);
+    match tied.and_then(|()| sweep(&Layout { data_dir: PathBuf::from(data_dir), mark: mark.to_owned() })) {
         Ok(()) => 0,
         Err(e) => {
             eprintln!("stdiod {SUBCOMMAND}: {e}");

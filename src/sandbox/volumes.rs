@@ -91,7 +91,11 @@ pub fn take_away(layout: &Layout, server: &str) -> io::Result<()> {
 /// Blocks as long as it takes. The place itself stays: more may be on its way there.
 pub fn empty_removed(layout: &Layout) -> io::Result<()> {
     // Everything is tried, whatever fails; the last failure is told.
-    directories(&layout.removed_dir())?.iter().fold(Ok(()), |done, volumes| remove_tree(volumes).and(done))
+    let mut done = Ok(());
+    for volumes in directories(&layout.removed_dir())? {
+        done = remove_tree(&volumes).and(done);
+    }
+    done
 }
 
 fn directories(below: &Path) -> io::Result<Vec<PathBuf>> {

@@ -150,7 +150,7 @@ pub fn remove_tree(path: &Path) -> io::Result<()> {
     let top = match nix::fcntl::open(path, flags, Mode::empty()) {
         Ok(fd) => fd,
         Err(Errno::ENOENT) => return Ok(()),
-        Err(Errno::ENOTDIR | Errno::ELOOP) => return std::fs::remove_file(path),
+        Err(Errno::ENOTDIR | Errno::ELOOP) => return gone(std::fs::remove_file(path)),
         Err(e) => return Err(e.into()),
     };
     let mut moved = 0_u64;
@@ -176,25 +176,31 @@ pub fn remove_tree(path: &Path) -> io::Result<()> {
                 Err(e) => return Err(e.into()),
             }
             let at_top = dir.as_os_str().is_empty();
-            let name = if at_top { name } else { move_up(&here, &name, &top, &mut moved)? };
-            pending.push(name);
+            let name = if at_top { Some(name) } else { move_up(&here, &name, &top, &mut moved)? };
+            pending.extend(name);
         }
         if !dir.as_os_str().is_empty() {
             unlink_dir_if_empty(&top, &dir)?;
         }
     }
-    match std::fs::remove_dir(path) {
+    gone(std::fs::remove_dir(path))
+}
+
+fn gone(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
         done => done,
     }
 }
 
-fn move_up(from: &OwnedFd, name: &Path, top: &OwnedFd, moved: &mut u64) -> io::Result<PathBuf> {
+/// Nothing: somebody else who is at it has removed it.
+fn move_up(from: &OwnedFd, name: &Path, top: &OwnedFd, moved: &mut u64) -> io::Result<Option<PathBuf>> {
     loop {
         *moved += 1;
         let up = PathBuf::from(format!(".removed-{moved}"));
         match renameat(from, name, top, up.as_path()) {
-            Ok(()) => return Ok(up),
+            Ok(()) => return Ok(Some(up)),
+            Err(Errno::ENOENT) => return Ok(None),
             // Somebody chose our name; the next one then.
             Err(Errno::ENOTEMPTY | Errno::EEXIST | Errno::ENOTDIR) => {}
             Err(e) => return Err(e.into()),

@@ -519,6 +519,24 @@ mod tests {
     }
 
     #[test]
+    fn a_refused_head_is_known_as_one_and_nothing_else_is() {
+        let refused = |bytes: &[u8]| {
+            let mut parser = Parser::new();
+            parser.feed(bytes);
+            while parser.step() == Step::Request {
+                parser.finish();
+            }
+            assert!(matches!(parser.step(), Step::Refuse(_)));
+            parser.is_for_head()
+        };
+        assert!(refused(b"HEAD /%zz HTTP/1.1\r\nHost: h\r\n\r\n"));
+        assert!(refused(b"\r\n\r\nHEAD / HTTP/1.1\r\n\r\n"));
+        assert!(refused(b"GET / HTTP/1.1\r\nHost: h\r\n\r\nHEAD / HTTP/9.9\r\n\r\n"));
+        assert!(!refused(b"HEAD / HTTP/1.1\r\nHost: h\r\n\r\nGET /%zz HTTP/1.1\r\nHost: h\r\n\r\n"));
+        assert!(!refused(b"HEADS / HTTP/1.1\r\n\r\n"));
+    }
+
+    #[test]
     fn pipelined_requests_are_not_moved_for_each_that_is_answered() {
         let mut parser = Parser::new();
         parser.feed(&b"GET / HTTP/1.0\r\n\r\n".repeat(1000));

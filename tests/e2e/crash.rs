@@ -157,7 +157,8 @@ fn a_clean_up_that_is_killed_is_followed_by_another() {
     // It may end before it is found, or be found at its end.
     let was_hit = (0..ATTEMPTS).any(|_| {
         assert_eq!(post("stop").status, 200);
-        kill_helper(daemon.home(), "sandbox-discard", Duration::from_millis(200));
+        let of_daemon = || world::descendants(daemon.pid());
+        kill_helper(of_daemon, daemon.home(), "sandbox-discard", Duration::from_millis(200));
         assert_eq!(post("start").status, 200);
         daemon.log_contains("was killed by signal 9: again")
     });
@@ -175,32 +176,38 @@ fn a_sweep_and_a_probe_that_are_killed_are_followed_by_others() {
         daemon.kill();
         // What it knows of its providers: it has to try them again.
         std::fs::remove_file(daemon.data_dir.join("providers")).expect("it was written");
-        let home = daemon.home().to_path_buf();
+        let (home, earlier) = (daemon.home().to_path_buf(), daemon.log_lines().len());
         let killer = std::thread::spawn(move || {
-            ["sandbox-sweep", "sandbox-probe"].map(|name| kill_helper(&home, name, Duration::from_secs(2)))
+            // Its pid is not known before it listens.
+            let all = || world::all_processes().collect();
+            ["sandbox-sweep", "sandbox-probe"].map(|name| kill_helper(all, &home, name, Duration::from_secs(2)))
         });
         daemon.start_again();
-        let killed = killer.join().expect("no panic");
+        killer.join().expect("no panic");
         for name in ["tiny-crun", "tiny-gvisor"] {
             daemon.wait_ready(name);
         }
-        killed == [true, true] && daemon.log_contains("the sweep of leftovers was killed by signal 9")
+        let said = daemon.log_lines()[earlier..].join("\n");
+        said.contains("the sweep of leftovers was killed by signal 9")
+            && said
+                .lines()
+                .any(|line| line.contains("the probe of ") && line.ends_with("was killed by signal 9: again"))
     });
     assert!(was_hit, "none of them was killed\n{}", daemon.log_tail());
     is_alone(&daemon);
 }
 
 /// The first that is found.
-fn kill_helper(home: &Path, name: &str, patience: Duration) -> bool {
+fn kill_helper(among: impl Fn() -> Vec<i32>, home: &Path, name: &str, patience: Duration) {
     let (begin, home) = (format!("stdiod {name} "), home.to_str().expect("our own name"));
     let is_it = |pid: &i32| world::command_of(*pid).is_some_and(|it| it.starts_with(&begin) && it.contains(home));
     let until = Instant::now() + patience;
     while Instant::now() < until {
-        if let Some(pid) = world::all_processes().find(is_it) {
-            return nix::sys::signal::kill(Pid::from_raw(pid), Signal::SIGKILL).is_ok();
+        if let Some(pid) = among().into_iter().find(is_it) {
+            _ = nix::sys::signal::kill(Pid::from_raw(pid), Signal::SIGKILL);
+            return;
         }
     }
-    false
 }
 
 fn is_alone(daemon: &Daemon) {
