@@ -6,6 +6,7 @@ mod source;
 
 pub use source::Place;
 
+use crate::limits::UNIX_PATH_MAX;
 use crate::sandbox::plan::RuntimeKind;
 use crate::sandbox::registry::Registries;
 use source::{Found, ProviderTable, Sources, nearest};
@@ -16,8 +17,6 @@ use std::path::{Path, PathBuf};
 
 pub const DEFAULT_FILE: &str = "/etc/stdiod/stdiod.toml";
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8480);
-/// `sun_path` holds 108 bytes with its final zero.
-const UNIX_PATH_MAX: usize = 107;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {

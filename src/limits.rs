@@ -48,6 +48,10 @@ pub const DESCRIPTORS_RESERVED: u64 = 256;
 pub const DESCRIPTORS_FORESEEN: u64 = 4 * KIB as u64;
 /// As many more may be on their way out with that 503; those beyond are closed without a word.
 pub const CONNECTIONS_REFUSED_MAX: usize = 256;
+/// After an accept that failed: for want of descriptors, most likely.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// A unix socket's path: `sun_path` holds 108 bytes with its final zero.
+pub const UNIX_PATH_MAX: usize = 107;
 /// What a client may leave unread before it is dropped (answers to one call may be larger: they are one message).
 pub const STREAM_BACKLOG_MAX: usize = MIB;
 /// Bytes taken from one source before the next has its turn. An answer that is larger is a large one.
@@ -231,6 +235,8 @@ pub const DISCARD_TIMEOUT: Duration = Duration::from_secs(10);
 pub const LOCK_WAIT: Duration = Duration::from_secs(1);
 /// For the trivial container that shows whether a provider works.
 pub const PROBE_TIMEOUT: Duration = Duration::from_secs(20);
+/// What is kept of its reason why not.
+pub const PROBE_REASON_MAX: u64 = 2 * KIB as u64;
 
 /// Users of one container: every number that passwd files are made with.
 pub const CONTAINER_USERS: u32 = 1 << 20;
@@ -321,6 +327,13 @@ pub const IMAGE_RATIO_FREE: u64 = 512 * MIB as u64;
 pub const INDEX_DEPTH_MAX: u32 = 4;
 /// A path in a layer, and the parts it has.
 pub const IMAGE_PATH_MAX: usize = 4 * KIB;
+/// A tar header with its extensions (long names, pax records), which the tar reader holds in memory.
+pub const TAR_HEADER_MAX: u64 = MIB as u64;
+/// Links in an archive, one to the next.
+pub const ARCHIVE_LINKS_MAX: u32 = 4;
+/// One small file of the host that is copied into its view, and an image's `/etc/passwd`.
+pub const HOST_FILE_MAX: u64 = MIB as u64;
+pub const PASSWD_MAX: u64 = MIB as u64;
 pub const IMAGE_DEPTH_MAX: usize = 256;
 
 // --- registries ---------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ use crate::os::spawn;
 use crate::sandbox::discard;
 use crate::sandbox::plan::Layout;
 use std::collections::VecDeque;
+use std::ffi::OsString;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chore {
@@ -95,7 +96,7 @@ impl Chores {
         }
     }
 
-    fn child(&mut self, args: &[std::ffi::OsString], now: Now) -> Option<i32> {
+    fn child(&mut self, args: &[OsString], now: Now) -> Option<i32> {
         match spawn::own_child(args) {
             Ok(pid) => {
                 self.unstarted = 0;
@@ -132,10 +133,10 @@ impl Chores {
         match work {
             Work::Container(_) => None,
             Work::Volumes(server, _) => {
-                if self.removed != Removed::Waiting {
-                    let busy = matches!(self.removed, Removed::BeingEmptied | Removed::AndWaiting);
-                    self.removed = if busy { Removed::AndWaiting } else { Removed::Waiting };
-                }
+                self.removed = match self.removed {
+                    Removed::Nothing | Removed::Waiting => Removed::Waiting,
+                    Removed::BeingEmptied | Removed::AndWaiting => Removed::AndWaiting,
+                };
                 let done = cause == ExitCause::Code(0);
                 let outcome = if done { Ok(()) } else { Err("the daemon's log says why".to_owned()) };
                 Some(Input::VolumesRemoved { server, outcome })

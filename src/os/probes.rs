@@ -4,7 +4,7 @@
 //! A child that is killed is followed by another.
 
 use crate::core::contract::ExitCause;
-use crate::limits::CHORE_TRIES;
+use crate::limits::{CHORE_TRIES, PROBE_REASON_MAX};
 use crate::os::reap::{Children, Role};
 use crate::os::spawn;
 use crate::sandbox::plan::{Layout, Runtime, RuntimeKind, Users};
@@ -15,9 +15,6 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-
-/// What is kept of a child's reason.
-const REASON_MAX: u64 = 2048;
 
 pub struct Probes {
     layout: Layout,
@@ -80,10 +77,14 @@ impl Probes {
         if let (Phase::Sweeping(killed), ExitCause::Signal(signal)) = (self.phase, cause) {
             log::warn!("the sweep of leftovers was killed by signal {signal}");
             self.phase = Phase::Sweeping(killed + 1);
-            if killed + 1 < CHORE_TRIES && self.sweep(children).is_ok() {
-                return;
-            }
-            log::error!("there may be something left of an earlier life of this daemon");
+            let why = match killed + 1 < CHORE_TRIES {
+                true => match self.sweep(children) {
+                    Ok(()) => return,
+                    Err(e) => e.to_string(),
+                },
+                false => format!("it was killed {CHORE_TRIES} times"),
+            };
+            log::error!("there may be something left of an earlier life of this daemon: {why}");
         }
         self.phase = Phase::Probing;
         for provider in self.usable.keys().cloned().collect::<Vec<_>>() {
@@ -112,7 +113,7 @@ impl Probes {
     pub fn ended(&mut self, pid: i32, cause: ExitCause, children: &mut Children) {
         let Some(Probe { provider, said, killed }) = self.running.remove(&pid) else { return };
         let mut reason = String::new();
-        _ = File::from(said).take(REASON_MAX).read_to_string(&mut reason);
+        _ = File::from(said).take(PROBE_REASON_MAX).read_to_string(&mut reason);
         let reason = reason.trim();
         match cause {
             ExitCause::Code(0) => {

@@ -13,7 +13,7 @@
 
 use crate::core::Core;
 use crate::core::contract::{Answer, ExitCause, Input, Now, Output};
-use crate::limits::{HOLD, LAST_ANSWERS};
+use crate::limits::{ACCEPT_PAUSE, HOLD, LAST_ANSWERS};
 use crate::os::alarm::Alarm;
 use crate::os::boot::{Boot, Listener};
 use crate::os::clients::Clients;
@@ -65,9 +65,6 @@ enum Exit {
     Leaving,
     Over,
 }
-
-/// After a failed accept.
-const ACCEPT_PAUSE_MS: u64 = 100;
 
 impl Reactor {
     pub fn new(boot: Boot) -> Reactor {
@@ -197,7 +194,7 @@ impl Reactor {
                 Err(e) => {
                     // Out of descriptors, most likely. The edge will not come again, so come back by ourselves.
                     log::warn!("cannot accept: {e}");
-                    self.accept_again_ms = Some(now.mono_ms + ACCEPT_PAUSE_MS);
+                    self.accept_again_ms = Some(now.mono_ms + ACCEPT_PAUSE.as_millis() as u64);
                     return;
                 }
             }

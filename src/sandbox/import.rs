@@ -2,8 +2,8 @@
 //! size and digest that vouch for it before it counts; nothing is visible in the store before all of it is there.
 
 use crate::limits::{
-    IMAGE_BYTES_MAX, IMAGE_ENTRIES_MAX, IMAGE_LAYERS_MAX, IMAGE_RATIO_FREE, IMAGE_RATIO_MAX, INDEX_DEPTH_MAX,
-    MANIFEST_MAX,
+    ARCHIVE_LINKS_MAX, IMAGE_BYTES_MAX, IMAGE_ENTRIES_MAX, IMAGE_LAYERS_MAX, IMAGE_RATIO_FREE, IMAGE_RATIO_MAX,
+    INDEX_DEPTH_MAX, MANIFEST_MAX,
 };
 use crate::sandbox::image::{ImageError, Images, StoredImage, Writing};
 use crate::sandbox::registry::reference::{full_name, is_sha256_hex};
@@ -20,8 +20,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tar::EntryType;
 
 const TAG: &str = "org.opencontainers.image.ref.name";
-/// Links in an archive, one to the next.
-const LINKS_MAX: u32 = 4;
 
 impl Images {
     /// Imports the image at `path` (a layout directory, `DIR:TAG`, or an archive) under `name`. `said` hears of each
@@ -402,7 +400,7 @@ fn tidy(name: &str) -> String {
 
 fn member(members: &HashMap<String, Member>, name: &str) -> Option<(u64, u64)> {
     let mut name = name;
-    for _ in 0..=LINKS_MAX {
+    for _ in 0..=ARCHIVE_LINKS_MAX {
         match members.get(name)? {
             Member::File { at, size } => return Some((*at, *size)),
             Member::Link(target) => name = target,

@@ -4,7 +4,7 @@
 
 use crate::core::contract::{LaunchFault, LaunchFaultKind};
 use crate::core::definition::{COVERED, Definition, HOST_DIRS, HOST_LINKS};
-use crate::limits::CONTAINER_USERS;
+use crate::limits::{CONTAINER_USERS, HOST_FILE_MAX, PASSWD_MAX};
 use crate::sandbox::account::{self, Account};
 use crate::sandbox::image::StoredImage;
 use crate::sandbox::plan::{Layout, fault};
@@ -37,10 +37,8 @@ const HOST_FILES: [&str; 9] = [
     "/etc/ssl/openssl.cnf",
     "/etc/os-release",
 ];
-const HOST_FILE_MAX: u64 = 1 << 20;
 /// The files of a definition and the copies above fit several times.
 const HOST_ROOT_OPTIONS: &str = "mode=755,size=16m,nr_inodes=16k";
-const PASSWD_MAX: u64 = 1 << 20;
 
 const PASSWD: &str = "root:x:0:0:root:/tmp:/usr/sbin/nologin\nnobody:x:65534:65534:nobody:/tmp:/usr/sbin/nologin\n";
 const GROUP: &str = "root:x:0:\nnogroup:x:65534:\n";

@@ -1,7 +1,7 @@
 //! One layer of an image: a tar stream becomes a directory that overlayfs can use as a lower one. Whatever the stream
 //! says, nothing outside that directory is touched, no device is made, and bytes and entries stay within an allowance.
 
-use crate::limits::{IMAGE_BYTES_MAX, IMAGE_DEPTH_MAX, IMAGE_ENTRIES_MAX, IMAGE_PATH_MAX};
+use crate::limits::{IMAGE_BYTES_MAX, IMAGE_DEPTH_MAX, IMAGE_ENTRIES_MAX, IMAGE_PATH_MAX, TAR_HEADER_MAX};
 use crate::sandbox::image::ImageError;
 use crate::sandbox::within::{Within, create_new, is_directory, remove_non_directory, stat_of};
 use nix::fcntl::{AtFlags, OFlag, openat};
@@ -18,8 +18,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use tar::{Archive, Entry, EntryType};
 
-/// A tar header with its extensions (long names, pax records); the tar reader holds them in memory.
-const HEADER_MAX: u64 = 1 << 20;
 const BLOCK: u64 = 512;
 const WHITEOUT: &[u8] = b".wh.";
 const OPAQUE: &[u8] = b".wh..wh..opq";
@@ -119,7 +117,7 @@ pub fn unpack(stream: &mut dyn Read, dir: &Path, allowance: &mut Allowance) -> R
     let mut archive = Archive::new(Leased { inner: Padded { inner: stream, count: 0, missing: None }, lease: &lease });
     let mut entries = archive.entries().map_err(|e| ImageError::Unreadable(e.to_string()))?;
     loop {
-        lease.set(HEADER_MAX);
+        lease.set(TAR_HEADER_MAX);
         let Some(entry) = entries.next() else { break };
         let mut entry = entry.map_err(|e| ImageError::Unreadable(e.to_string()))?;
         lease.set(layer.allowance.bytes);

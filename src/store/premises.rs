@@ -2,7 +2,7 @@
 //! boot, before the loop, and may block for seconds; nothing here runs later. Invariant: when it succeeds, no process
 //! of an earlier life is left, no lock file of one either, and the account can reach its directory.
 
-use crate::limits::{CLUSTER_STOP_FAST, CLUSTER_STOP_KILL, CLUSTER_STOP_QUIT};
+use crate::limits::{CLUSTER_STOP_FAST, CLUSTER_STOP_KILL, CLUSTER_STOP_QUIT, UNIX_PATH_MAX};
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Gid, Pid, Uid, User};
@@ -158,8 +158,7 @@ fn check_reach(dir: &Path, account: Option<Account>) -> Result<(), String> {
 
 /// `root`, or a short stand-in when the name of a socket in it would not fit `sockaddr_un`.
 fn socket_dir(root: &Path, account: Option<Account>) -> Result<PathBuf, String> {
-    const SUN_PATH_MAX: usize = 107;
-    let fits = |dir: &Path| dir.join(".s.PGSQL.5432").as_os_str().len() <= SUN_PATH_MAX;
+    let fits = |dir: &Path| dir.join(".s.PGSQL.5432").as_os_str().len() <= UNIX_PATH_MAX;
     if fits(root) {
         return Ok(root.to_path_buf());
     }
