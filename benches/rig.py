@@ -113,8 +113,7 @@ class Daemon:
     def show(self):
         """The fixture, where sandboxes see it."""
         if self.shown is None:
-            os.makedirs("/opt", exist_ok=True)
-            self.shown = tempfile.mkdtemp(prefix="stdiod-bench-", dir="/opt")
+            self.shown = tempfile.mkdtemp(prefix="stdiod-bench-", dir="/usr/local")
             os.chmod(self.shown, 0o755)
             shutil.copy(SERVER, self.shown)
         return os.path.join(self.shown, os.path.basename(SERVER))

@@ -6,10 +6,14 @@ mod source;
 
 pub use source::Place;
 
-use crate::limits::UNIX_PATH_MAX;
+use crate::api::quantity;
+use crate::core::definition::COVERED;
+use crate::core::ranges::{Kind, Net};
+use crate::limits::{ALLOW_PRIVATE_MAX, DISK_RESERVE_DEFAULT, UNIX_PATH_MAX};
 use crate::sandbox::plan::RuntimeKind;
 use crate::sandbox::registry::Registries;
-use source::{Found, ProviderTable, Sources, nearest};
+use crate::sandbox::within::normal_path;
+use source::{Found, NetworkTable, ProviderTable, Sources, nearest};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -23,6 +27,8 @@ pub struct Config {
     pub listen: Vec<Listen>,
     pub data_dir: PathBuf,
     pub auth: Auth,
+    /// Whose members may open the unix listeners; none: the daemon's user alone.
+    pub socket_group: Option<String>,
     /// None: a private PostgreSQL under `data_dir`.
     pub database_url: Option<Secret>,
     /// A filter of `env_logger`.
@@ -33,6 +39,12 @@ pub struct Config {
     pub default_network: Option<String>,
     /// Where CNI configurations are looked for.
     pub network_dirs: Vec<PathBuf>,
+    /// By network: private ranges that its servers reach.
+    pub allow_private: BTreeMap<String, Vec<Net>>,
+    /// Directories that servers with `rootfs: "host"` see besides `/usr` and what belongs to it.
+    pub host_paths: Vec<PathBuf>,
+    /// What servers must leave free on the disk of `data_dir`.
+    pub disk_reserve_bytes: u64,
     pub allow_isolation_none: bool,
     pub allow_host_network: bool,
     /// `host[:port]` of registries that are spoken to without TLS.
@@ -178,18 +190,28 @@ impl Config {
         let sources = Sources::new(file, &around.variables)?;
         refuse_tls(&sources)?;
         let listen = listeners(&sources)?;
+        let data_dir = data_dir(&sources, around)?;
+        let control = Listen::Unix(control_socket(&data_dir));
+        if let Some(Found { at, .. }) = sources.list("listen")?.filter(|_| listen.contains(&control)) {
+            let problem = format!("holds `{control}`, the daemon's own socket");
+            return Err(ConfigError::invalid(at, "listen", problem, "remove it: that one is always there"));
+        }
         let allow_isolation_none = flag(&sources, "allow_isolation_none")?;
         let providers = providers(&sources, allow_isolation_none)?;
         let allow_host_network = flag(&sources, "allow_host_network")?;
         Ok(Config {
             auth: auth(&sources, &listen)?,
             listen,
-            data_dir: data_dir(&sources, around)?,
+            socket_group: socket_group(&sources)?,
+            data_dir,
             database_url: database_url(&sources)?,
             log: log_filter(&sources)?,
             default_provider: default_provider(&sources, &providers)?,
             default_network: default_network(&sources, allow_host_network)?,
             network_dirs: network_dirs(&sources)?,
+            allow_private: allow_private(&sources)?,
+            host_paths: host_paths(&sources)?,
+            disk_reserve_bytes: disk_reserve(&sources)?,
             allow_isolation_none,
             allow_host_network,
             insecure_registries: insecure_registries(&sources)?,
@@ -207,6 +229,15 @@ impl Config {
     pub fn admin_token_file(&self) -> PathBuf {
         self.data_dir.join("admin.token")
     }
+
+    /// Where the daemon's own user, and root, need no token: always there, whatever is configured.
+    pub fn control_socket(&self) -> PathBuf {
+        control_socket(&self.data_dir)
+    }
+}
+
+fn control_socket(data_dir: &Path) -> PathBuf {
+    data_dir.join("control.sock")
 }
 
 fn flag(sources: &Sources, key: &'static str) -> Result<bool, ConfigError> {
@@ -280,6 +311,16 @@ fn auth(sources: &Sources, listen: &[Listen]) -> Result<Auth, ConfigError> {
             )),
         },
         other => Err(ConfigError::invalid(at, "auth", format!("is `{other}`"), "write `tokens` or `off`")),
+    }
+}
+
+fn socket_group(sources: &Sources) -> Result<Option<String>, ConfigError> {
+    match sources.string("socket_group")? {
+        Some(Found { value, at }) if !is_plain_name(&value) => {
+            let remedy = "write the name or the number of a group";
+            Err(ConfigError::invalid(at, "socket_group", format!("is `{value}`"), remedy))
+        }
+        found => Ok(found.map(|found| found.value)),
     }
 }
 
@@ -357,6 +398,61 @@ fn network_dirs(sources: &Sources) -> Result<Vec<PathBuf>, ConfigError> {
             Err(ConfigError::invalid(at, "network_dirs", problem, "write absolute paths of directories"))
         }
     }
+}
+
+fn allow_private(sources: &Sources) -> Result<BTreeMap<String, Vec<Net>>, ConfigError> {
+    let mut networks = BTreeMap::new();
+    for NetworkTable { name, at, allow_private } in sources.networks()? {
+        if !is_plain_name(&name) || ["none", "host"].contains(&name.as_str()) {
+            let remedy = "name `bridge`, or a CNI network; `none` and `host` have no fence to open";
+            return Err(ConfigError::invalid(at, &format!("networks.{name}"), "is no network with a fence", remedy));
+        }
+        let Some(Found { value, at }) = allow_private else { continue };
+        let key = format!("networks.{name}.allow_private");
+        let invalid = |problem: String, remedy: &str| Err(ConfigError::invalid(at.clone(), &key, problem, remedy));
+        if value.len() > ALLOW_PRIVATE_MAX {
+            return invalid(format!("has more than {ALLOW_PRIVATE_MAX} ranges"), "name wider ranges");
+        }
+        let mut nets = Vec::new();
+        for item in &value {
+            match Net::parse(item) {
+                Some(net) if net.kind() == Kind::Never => {
+                    let remedy = "remove it: loopback, link-local, metadata and multicast addresses are never opened";
+                    return invalid(format!("holds `{item}`"), remedy);
+                }
+                Some(net) => nets.push(net),
+                None => {
+                    return invalid(format!("holds `{item}`"), "write ranges such as `10.20.0.0/16` or `fd12::/48`");
+                }
+            }
+        }
+        networks.insert(name, nets);
+    }
+    Ok(networks)
+}
+
+fn disk_reserve(sources: &Sources) -> Result<u64, ConfigError> {
+    let Some(Found { value, at }) = sources.string("disk_reserve")? else { return Ok(DISK_RESERVE_DEFAULT) };
+    quantity::bytes(&value.as_str().into()).ok_or_else(|| {
+        ConfigError::invalid(at, "disk_reserve", format!("is `{value}`"), "write bytes, as in `1G`, or `0` for none")
+    })
+}
+
+/// Nothing of what every container has of its own, and not everything at once.
+fn host_paths(sources: &Sources) -> Result<Vec<PathBuf>, ConfigError> {
+    let Some(Found { value, at }) = sources.list("host_paths")? else { return Ok(Vec::new()) };
+    let own = |path: &Path| COVERED.iter().any(|covered| path.starts_with(covered)) || path == Path::new("/etc");
+    let mut paths = Vec::new();
+    for item in value {
+        match normal_path(&item).filter(|path| !own(path)) {
+            Some(path) => paths.push(path),
+            None => {
+                let remedy = "write absolute paths of directories, not /, /etc or of /proc, /sys, /dev, /tmp";
+                return Err(ConfigError::invalid(at, "host_paths", format!("holds `{item}`"), remedy));
+            }
+        }
+    }
+    Ok(paths)
 }
 
 fn default_network(sources: &Sources, allow_host_network: bool) -> Result<Option<String>, ConfigError> {

@@ -1,6 +1,7 @@
 //! Names for things. Every id is a type of its own, handed out once and never reused, so that a late event of
 //! something that is gone finds nothing instead of something else. None of them is a file descriptor or a pid.
 
+use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
@@ -8,7 +9,7 @@ use std::hash::{BuildHasherDefault, Hash, Hasher};
 pub use uuid::Uuid;
 
 /// A registered server; its `workspace_id` on the wire and in the store.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct ServerId(pub Uuid);
 
 /// Random enough in either half.

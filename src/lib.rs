@@ -10,12 +10,14 @@
 //! store/     StoreOp → SQL, the store thread, migrations, the private PostgreSQL
 //! os/        the shell: the only place for mio; reactor.rs is the loop and its phases
 //! cli/       the client subcommands; they speak to the daemon over its API
-//! config.rs  file + environment → one validated Config;  limits.rs  every bound;  ids.rs  names for things
+//! config.rs  file + environment → one validated Config;  limits.rs  every bound;  shares.rs  who has how much;
+//! allowance.rs  who may cause how much work;  ids.rs  names for things
 //! ```
 //!
 //! `core`, `wire` and `api` ask neither the OS nor the clock (`tests/tidy.rs` keeps it so); `tests/sim.rs` drives the core
 //! through thousands of invented lives.
 
+pub mod allowance;
 pub mod api;
 pub mod cli;
 pub mod config;
@@ -24,5 +26,6 @@ pub mod ids;
 pub mod limits;
 pub mod os;
 pub mod sandbox;
+pub mod shares;
 pub mod store;
 pub mod wire;

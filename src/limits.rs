@@ -1,5 +1,7 @@
 //! Every bound of the program, in one place. A queue, buffer or wait that is not bounded here is a bug.
 
+use crate::allowance::Rate;
+use crate::shares::Caps;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -36,8 +38,8 @@ pub const STDOUT_PIPE: usize = 256 * KIB;
 pub const PART_MIN: usize = 16 * KIB;
 /// Parts in one write: a head, its body, what ends it, and the beginning of the next.
 pub const PARTS_PER_WRITE: usize = 4;
-/// Memory for requests that are still coming in, over all connections, beyond what each may keep anyway; then 503.
-pub const REQUESTS_BYTES_MAX: usize = 256 * MIB;
+/// The same where an answer is put together from what many have in common.
+pub const SHARED_PARTS_PER_WRITE: usize = 64;
 /// When whoever found no room may come back.
 pub const OVERLOAD_RETRY: Duration = Duration::from_secs(5);
 /// Client connections open at once; the next gets a canned 503.
@@ -52,6 +54,8 @@ pub const CONNECTIONS_REFUSED_MAX: usize = 256;
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// A unix socket's path: `sun_path` holds 108 bytes with its final zero.
 pub const UNIX_PATH_MAX: usize = 107;
+/// Connections to a unix socket that wait to be accepted; the kernel may keep fewer.
+pub const LISTEN_BACKLOG: i32 = 1024;
 /// What a client may leave unread before it is dropped (answers to one call may be larger: they are one message).
 pub const STREAM_BACKLOG_MAX: usize = MIB;
 /// Bytes taken from one source before the next has its turn. An answer that is larger is a large one.
@@ -93,14 +97,16 @@ pub const LINE_BUFFER_KEPT: usize = 4 * KIB;
 pub const LINE_BUFFER_ROOMY_MAX: u8 = 8;
 /// The head of a message with `Content-Length` framing.
 pub const FRAME_HEAD_MAX: usize = KIB;
+/// Its fields. Two are known; every line that could begin a head is followed by so many more that are looked at.
+pub const FRAME_FIELDS_MAX: usize = 8;
 /// Bytes that may wait for a server's stdin before calls to it are refused.
 pub const STDIN_BACKLOG_MAX: usize = 4 * BODY_MAX;
 pub const MAX_IN_FLIGHT_DEFAULT: u32 = 1;
 pub const MAX_IN_FLIGHT_MAX: u32 = 1024;
 pub const QUEUE_DEFAULT: u32 = 256;
 pub const QUEUE_LIMIT: u32 = 16 * 1024;
-/// Bytes of requests that may wait over all servers.
-pub const QUEUED_BYTES_MAX: usize = 256 * MIB;
+/// A call with more time than its server's definition gives has at least this long once somebody else waits.
+pub const CONTENDED_CALL_GRACE: Duration = Duration::from_secs(1);
 pub const REQUEST_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 pub const REQUEST_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
 pub const STARTUP_TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
@@ -115,8 +121,42 @@ pub const DISCOVER_TIMEOUT: Duration = Duration::from_secs(15);
 pub const LIST_PAGES_MAX: usize = 64;
 /// A tool list (or one of prompts or resources) that is larger is not cached.
 pub const TOOL_LIST_MAX: usize = 4 * MIB;
+/// Items of one list; one that has more is not cached either.
+pub const LIST_ITEMS_MAX: usize = 16 * KIB;
+/// A server that says again and again that a list has changed is asked for it no sooner than this after the last time, and
+/// one millisecond later for each KiB of it. Clients hear of a list no more often.
+pub const LIST_PAUSE: Duration = Duration::from_millis(500);
+/// Where all servers are offered at once a list that is longer comes in pages. Long enough for all that a client can make use
+/// of: many do not ask for a second page.
+pub const LIST_PAGE_MAX: usize = 16 * MIB;
 /// `instructions` and the rest of an `initialize` result that is larger is not kept.
 pub const SERVER_INFO_MAX: usize = 64 * KIB;
+
+// --- what a server's words cost -----------------------------------------------------------------------------------
+
+/// The work that one server may cause by each of its outputs, beyond the answers that clients wait for. A unit is about a
+/// third of a microsecond of the loop, so that this is two hundredths of a core; and a turn's worth is what another
+/// server's caller may have to wait for.
+pub const SERVER_WORK: Rate = Rate { per_ms: 64, most: 16 * 1024, at_once: 256 };
+/// With every call a client pays for that much of what its server says besides the answer: a few notifications.
+pub const WORK_PER_CALL: u32 = 64;
+/// A turn of the loop that brings no answer: a wait, a read, a look at what is due.
+pub const WORK_PER_READ: usize = 32;
+pub const WORK_PER_LINE: usize = 1;
+/// Bytes that cost as much as a short line.
+pub const BYTES_PER_WORK: usize = 512;
+/// An event or an answer to one client; an entry of the server's log; a message to its stdin.
+pub const WORK_PER_EVENT: usize = 16;
+pub const WORK_PER_LOG_ENTRY: usize = 8;
+pub const WORK_PER_WRITE: usize = 8;
+/// Sessions and streams that are looked at for a unit.
+pub const LOOKS_PER_WORK: usize = 64;
+/// Bytes of stderr that are cut into lines before their cost is looked at.
+pub const STDERR_AT_ONCE: usize = 4 * KIB;
+/// What a dead server said last is read in any case, so much of it in a turn.
+pub const LAST_WORK_AT_ONCE: usize = 1024;
+/// Bytes of the daemon's own replies that a server may leave unread; with more it is not listened to until it has read them.
+pub const STDIN_OWED_MAX: usize = 64 * KIB;
 
 // --- MCP over HTTP ------------------------------------------------------------------------------------------------
 
@@ -130,13 +170,13 @@ pub const BATCH_MAX: usize = 64;
 pub const SESSION_CALLS_MAX: usize = 256;
 pub const SUBSCRIPTIONS_MAX: usize = 64;
 /// The URIs of all subscriptions together.
-pub const SUBSCRIBED_BYTES_MAX: usize = 64 * MIB;
+pub const SUBSCRIBED_BYTES_MAX: usize = 32 * MIB;
+pub const SUBSCRIBED_BYTES_PER_OWNER: usize = SUBSCRIBED_BYTES_MAX / 4;
 /// A resource's URI, and any other word of the protocol that is kept.
 pub const URI_MAX: usize = 8 * KIB;
-/// Events kept for `Last-Event-ID`: per session (the newest whatever its size), and over all of them.
+/// Events kept for `Last-Event-ID`: per session, the newest whatever its size.
 pub const EVENT_LOG_BYTES: usize = 256 * KIB;
 pub const EVENT_LOG_COUNT: usize = 1024;
-pub const EVENT_LOGS_BYTES_MAX: usize = 256 * MIB;
 /// An answer that takes longer than this becomes a stream, so that it can be kept open and resumed.
 pub const STREAM_AFTER: Duration = Duration::from_millis(300);
 /// Between two signs of life on a quiet stream.
@@ -151,15 +191,19 @@ pub const CONTENDED_QUESTION_TIMEOUT: Duration = Duration::from_secs(60);
 pub const KEPT_ANSWERS_MAX: usize = 1024;
 pub const KEPT_ANSWERS_BYTES_MAX: usize = 64 * MIB;
 /// Instances that belong to one session each, of all servers; beyond that the idlest such session makes room.
-pub const PRIVATE_INSTANCES_MAX: usize = 64;
+pub const PRIVATE_INSTANCES_MAX: usize = 128;
 /// How often one request may come back for more input.
 pub const INPUT_ROUNDS_MAX: u32 = 16;
+/// Calls of one instance that ended without its answer and are remembered, so that what it says for them reaches nobody else;
+/// with more of them nothing that names no call of its own reaches anybody, until the next instance.
+pub const UNANSWERED_MAX: usize = 64;
 /// Questions of one instance that wait for an answer.
 pub const QUESTIONS_MAX: usize = 64;
 /// One that is kept until its client comes for it.
 pub const QUESTION_BYTES_MAX: usize = MIB;
 /// Open `subscriptions/listen` streams.
 pub const LISTENERS_MAX: usize = 4096;
+pub const LISTENERS_PER_OWNER: usize = LISTENERS_MAX / 4;
 
 // --- logs -----------------------------------------------------------------------------------------------------
 
@@ -168,6 +212,10 @@ pub const LOG_LINE_MAX: usize = 4 * KIB;
 /// Lines and bytes kept per server.
 pub const LOG_LINES_KEPT: usize = 1000;
 pub const LOG_BYTES_KEPT: usize = 256 * KIB;
+/// Lines of stderr and noise of one server that are kept: a thousand a second, and first a file full of them. Others are
+/// counted, and told of so often.
+pub const SERVER_LOG: Rate = Rate { per_ms: 1, most: 8 * 1024, at_once: 1 };
+pub const LOG_UNKEPT_EVERY: Duration = Duration::from_secs(1);
 /// Lines of stderr shown in `last_crash`.
 pub const CRASH_TAIL_LINES: usize = 20;
 /// Entries shown when a client does not say how many.
@@ -175,7 +223,7 @@ pub const LOG_TAIL_DEFAULT: usize = 100;
 /// Clients that may follow one server's log at once.
 pub const FOLLOWERS_MAX: usize = 64;
 /// Clients that may follow the events of all servers at once.
-pub const WATCHERS_MAX: usize = 64;
+pub const WATCHERS_MAX: usize = 256;
 /// A server's log on disk: the file that is written, and the one before it.
 pub const LOG_FILE_MAX: u64 = MIB as u64;
 /// Entries between the loop and the thread that writes them; more are dropped and counted.
@@ -240,6 +288,9 @@ pub const PROBE_REASON_MAX: u64 = 2 * KIB as u64;
 
 /// Users of one container: every number that passwd files are made with.
 pub const CONTAINER_USERS: u32 = 1 << 20;
+/// Users and groups of servers that see the host's files: lower ones are the host's root and its services, who can read
+/// there what others cannot.
+pub const HOST_VIEW_IDS: RangeInclusive<u32> = 1000..=CONTAINER_USERS - 1;
 /// So many containers have users that no other one has.
 pub const CONTAINER_USER_RANGES: u32 = 1 << 10;
 
@@ -255,6 +306,22 @@ pub const METER_DISK_EVERY: Duration = Duration::from_secs(30);
 pub const METER_IDLE_EVERY: Duration = Duration::from_secs(300);
 /// Instances looked at per second, and entries of a directory tree that are counted.
 pub const METER_LOOKS_MAX: usize = 64;
+/// Kept back on the disk of the data directory, for the database and the daemon itself: no server is started, and none
+/// goes on growing, where less is free. More than what one server can have in memory on its way to the disk.
+pub const DISK_RESERVE_DEFAULT: u64 = 1024 * MIB as u64;
+/// Below so many reserves the disk is looked at more often: what a server writes in between must fit into one.
+pub const DISK_LOW_FACTOR: u64 = 4;
+pub const DISK_LOOK_EVERY: Duration = Duration::from_secs(1);
+pub const DISK_LOOK_LOW_EVERY: Duration = Duration::from_millis(100);
+/// Entries of a volume that `stdiod volume` counts, and levels of a tree that a walk has open at once.
+pub const VOLUME_ENTRIES_MAX: usize = 1_000_000;
+pub const WALK_OPEN_MAX: usize = 256;
+/// A plain directory that is larger is not moved into its server's image: a start has to end.
+pub const VOLUME_MOVE_BYTES_MAX: u64 = 4096 * MIB as u64;
+pub const VOLUME_MOVE_ENTRIES_MAX: usize = 200_000;
+/// For the last instance that had the volumes to be gone from the kernel's books.
+pub const VOLUME_MOUNT_TRIES: u32 = 100;
+pub const VOLUME_MOUNT_PAUSE: Duration = Duration::from_millis(20);
 pub const METER_ENTRIES_MAX: usize = 20_000;
 /// The longest file of a cgroup's accounts, several times over.
 pub const CGROUP_FILE_MAX: u64 = 16 * KIB as u64;
@@ -280,6 +347,8 @@ pub const PATH_MAX: usize = 1024;
 pub const FILES_MAX: usize = 64;
 /// All `files` of a definition together.
 pub const FILES_BYTES_MAX: usize = MIB;
+/// Values in a body that is read as a whole, those within others counted; a definition with all it may have is a third.
+pub const BODY_VALUES_MAX: usize = 4096;
 /// Any other string of a definition.
 pub const STRING_MAX: usize = 32 * KIB;
 pub const IMAGE_REFERENCE_MAX: usize = 255;
@@ -305,11 +374,40 @@ pub const PIDS: RangeInclusive<u32> = 1..=1 << 22;
 /// A CNI configuration, and what a plugin may say.
 pub const CNI_CONF_MAX: u64 = MIB as u64;
 pub const CNI_ANSWER_MAX: u64 = MIB as u64;
+/// Addresses of one sandbox, and name servers that it may ask. A program reads three of a `resolv.conf`.
+pub const CABLE_ADDRESSES_MAX: usize = 16;
+pub const RESOLVERS_MAX: usize = 8;
+/// Ranges in the `allow_private` of a network.
+pub const ALLOW_PRIVATE_MAX: usize = 256;
 /// Addresses that one name of an egress list may stand for.
 pub const EGRESS_ADDRESSES_MAX: usize = 32;
-/// Connections to published ports, over all servers, and what is read of one before it is written to the other side.
+/// Pairs of connections (published ports, and requests that are passed on), over all servers; what is read of one side
+/// before it is written to the other, and what each side may hold without being counted, so that nobody stands still.
 pub const PORT_CONNECTIONS_MAX: usize = 4096;
 pub const PORT_BUFFER: usize = 64 * KIB;
+pub const PORT_BUFFER_FREE: usize = 4 * KIB;
+/// Connections taken from one published port before the next source has its turn.
+pub const PORT_ACCEPTS_AT_ONCE: usize = 32;
+/// Between two words to the log about connections that one published port refused.
+pub const PORT_REFUSED_LOG_EVERY: Duration = Duration::from_secs(10);
+/// Interim (1xx) answers before the real one: so many, and so many bytes of them together. Servers that send any send one
+/// or two.
+pub const INTERIM_ANSWERS_MAX: usize = 16;
+pub const INTERIM_BYTES_MAX: usize = HEAD_MAX;
+/// To connect to a server's port, which is on this host: a server that takes longer does not accept at all. From the request
+/// to the head of its answer it has its own `timeouts.request_ms`, as for a call on stdio; from the head to the last byte
+/// `ANSWER_TIMEOUT`; and a side that takes nothing of what waits for it has `WRITE_TIMEOUT`.
+pub const RELAY_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The longest silence in the middle of an answer.
+pub const RELAY_SILENCE_MAX: Duration = Duration::from_secs(60);
+/// The same in a stream of events, and the whole life of one. Many servers send no sign of life on a quiet stream, so it is
+/// as long as a session may be idle; afterwards the client comes back and goes on.
+pub const RELAY_EVENTS_SILENCE_MAX: Duration = Duration::from_secs(30 * 60);
+pub const RELAY_EVENTS_MAX: Duration = Duration::from_secs(24 * 3600);
+/// The longest silence on a connection to a published port; what it carries is nobody's business here, so it has no other
+/// clock. When one side has ended, the other has less time to say its last words.
+pub const PORT_SILENCE_MAX: Duration = Duration::from_secs(3600);
+pub const PORT_HALF_CLOSED_MAX: Duration = Duration::from_secs(30);
 /// Between two looks whether a server's port answers, and for one look.
 pub const KNOCK_PAUSE: Duration = Duration::from_millis(100);
 pub const KNOCK_WAIT: Duration = Duration::from_secs(1);
@@ -364,6 +462,25 @@ pub const PARTS_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 /// How long a client that waits for a start waits for its image; afterwards it is told how far the pull is.
 pub const PULL_WAIT: Duration = Duration::from_secs(600);
 
+// --- shares -------------------------------------------------------------------------------------------------------
+
+// What there is of each thing that peers can make the daemon hold, and what one owner may have of it (`shares.rs`).
+/// Bytes in buffers beyond what each holder may keep anyway. The core and the shell have so much each; with both used up
+/// the daemon still stays below `MEMORY_BUDGET`.
+pub const SHARE_MEMORY: Caps = Caps { whole: 192 * MIB, principal: 64 * MIB, server: 40 * MIB, address: 8 * MIB };
+/// The memory of the whole daemon (RSS), whatever its peers do; a share for each ledger, and the rest for what is not
+/// counted: the tables, the program, what every connection keeps.
+pub const MEMORY_BUDGET: usize = 768 * MIB;
+pub const SHARE_CONNECTIONS: Caps = Caps { whole: CONNECTIONS_MAX, principal: 12 * KIB, server: 0, address: 256 };
+/// One server has more room than one principal or one address can take.
+pub const SHARE_RELAYS: Caps = Caps { whole: PORT_CONNECTIONS_MAX, principal: 512, server: 1024, address: 256 };
+pub const SHARE_SESSIONS: Caps = Caps { whole: SESSIONS_MAX, principal: 1024, server: 0, address: 0 };
+pub const SHARE_STREAMS: Caps = Caps { whole: 8 * KIB, principal: 2 * KIB, server: 0, address: 0 };
+pub const SHARE_PRIVATE_INSTANCES: Caps = Caps { whole: PRIVATE_INSTANCES_MAX, principal: 48, server: 64, address: 0 };
+/// As a server told them and as they are told on, and what slow clients still read of older ones.
+pub const SHARE_LISTS: Caps = Caps { whole: 160 * MIB, principal: 0, server: 20 * MIB, address: 0 };
+pub const SHARE_WATCHERS: Caps = Caps { whole: WATCHERS_MAX, principal: 32, server: 0, address: 0 };
+
 // --- the store ----------------------------------------------------------------------------------------------------
 
 /// Operations between the loop and the store thread.
@@ -390,6 +507,23 @@ pub const STORE_RETRY_YOUNG: u32 = 20;
 /// At the daemon's end, for what is still in the channel.
 pub const STORE_CLOSE_WAIT: Duration = Duration::from_secs(5);
 
+/// Decisions (stop, delete, revoke) that the database does not have are kept on disk: for so long somebody waits for that,
+/// and so long after a failure, of the disk or of the database, it is tried again.
+pub const DECISION_DISK_WAIT: Duration = Duration::from_secs(2);
+pub const DECISION_RETRY: Duration = Duration::from_secs(10);
+/// So many fit; the file has two places for them, made at boot, so that a full disk has room.
+pub const DECISIONS_KEPT_MAX: usize = 4096;
+pub const DECISIONS_BYTES_MAX: usize = MIB;
+/// Volumes of a deleted server that could not be removed.
+pub const VOLUMES_RETRY: Duration = Duration::from_secs(30);
+/// What is read of a row: its definition (with what JSON adds to a body), and the last crash and error.
+pub const STORED_DEFINITION_MAX: usize = 2 * BODY_MAX;
+pub const STORED_CRASH_MAX: usize = MIB;
+pub const STORED_ERROR_MAX: usize = 8 * KIB;
+/// A token's scopes, and its servers, as text.
+pub const STORED_TOKEN_MAX: usize = 64 * KIB;
+pub const SCOPES_MAX: usize = 64;
+
 /// Between two starts of the private PostgreSQL when it dies: the first, and the longest.
 pub const CLUSTER_RETRY_MIN: Duration = Duration::from_millis(100);
 pub const CLUSTER_RETRY_MAX: Duration = Duration::from_secs(5);
@@ -415,6 +549,12 @@ pub const CLIENT_CALL_MARGIN: Duration = Duration::from_secs(15);
 /// An answer's head, and one that is read whole.
 pub const CLIENT_HEAD_MAX: usize = 64 * KIB;
 pub const CLIENT_ANSWER_MAX: usize = 64 * MIB;
+/// What is read of an answer that should be a proof, from somebody who may be anybody.
+pub const CLIENT_PROOF_MAX: usize = KIB;
+/// Interim answers before the one that counts.
+pub const CLIENT_INTERIM_MAX: usize = 16;
+/// Levels of JSON that are shown each further to the right.
+pub const CLIENT_INDENT_MAX: usize = 20;
 /// One attempt of `doctor`, such as a sandbox that runs `true`.
 pub const TRIAL_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -425,14 +565,14 @@ const _: () = assert!(BODY_MAX + HEAD_MAX < STDIN_BACKLOG_MAX, "one call must al
 const _: () = assert!(FILES_BYTES_MAX < BODY_MAX, "a definition must fit a request body");
 const _: () = assert!(LINE_MAX >= TOOL_LIST_MAX);
 const _: () = assert!(8 * LAUNCH_MESSAGE_MAX < REPORT_MAX, "the message fits even if every byte is escaped");
-const _: () = assert!(QUEUED_BYTES_MAX > BODY_MAX);
-const _: () = assert!(REQUESTS_BYTES_MAX >= 8 * BODY_MAX, "a few large requests can always come in at once");
+const _: () = assert!(SHARE_MEMORY.principal >= 4 * BODY_MAX, "a few large requests can always come in at once");
+const _: () = assert!(SHARE_MEMORY.principal >= 2 * LINE_MAX && SHARE_MEMORY.whole >= 2 * SHARE_MEMORY.principal);
 const _: () = assert!(WRITE_TIMEOUT.as_secs() < ANSWER_TIMEOUT.as_secs());
 const _: () = assert!(LINGER_SILENCE_MAX.as_secs() < LINGER_TIME_MAX.as_secs());
 const _: () = assert!(2 * LAUNCH_TURN_WAIT.as_secs() < LAUNCH_TIMEOUT.as_secs());
 const _: () = assert!(DRAIN_GRACE.as_secs() < SHUTDOWN_GRACE.as_secs());
 const _: () = assert!(LOG_CHANNEL >= 2 * SERVERS_MAX, "every log can be asked for at boot");
-const _: () = assert!(EVENT_LOG_BYTES < EVENT_LOGS_BYTES_MAX && LINE_MAX < EVENT_LOGS_BYTES_MAX);
+const _: () = assert!(EVENT_LOG_BYTES < LINE_MAX);
 const _: () = assert!(STREAM_AFTER.as_millis() < KEEP_ALIVE.as_millis());
 const _: () = assert!(LINE_MAX < KEPT_ANSWERS_BYTES_MAX, "any one answer can be kept");
 const _: () = assert!(CONTENDED_QUESTION_TIMEOUT.as_millis() < QUESTION_TIMEOUT.as_millis());
@@ -445,3 +585,15 @@ const _: () = assert!(CLIENT_LIFECYCLE_WAIT.as_secs() > PULL_WAIT.as_secs() + ST
 const _: () = assert!(8 * LAUNCH_MESSAGE_MAX < PULL_LINE_MAX, "the message fits even if every byte is escaped");
 const _: () = assert!(STORE_STATEMENT_WAIT.as_millis() < STORE_WAIT.as_millis(), "the database gives up first");
 const _: () = assert!(STORE_CONNECT_WAIT.as_millis() < STORE_WAIT.as_millis());
+const _: () = assert!(DECISIONS_KEPT_MAX * 250 < DECISIONS_BYTES_MAX, "each is shorter than that, as text");
+const _: () = assert!(2 * SHARE_MEMORY.whole + SHARE_LISTS.whole < MEMORY_BUDGET);
+const _: () = assert!(4 * TOOL_LIST_MAX < SHARE_LISTS.server && TOOL_LIST_MAX < LIST_PAGE_MAX);
+const _: () = assert!(PORT_BUFFER_FREE < PORT_BUFFER);
+const _: () =
+    assert!(PORT_CONNECTIONS_MAX * 3 * PORT_BUFFER_FREE <= MEMORY_BUDGET / 16, "what is not counted is little");
+const _: () = assert!(SHARE_RELAYS.principal < SHARE_RELAYS.server, "one token leaves room at a server for others");
+const _: () = assert!(SHARE_RELAYS.address < SHARE_RELAYS.server);
+const _: () = assert!(RELAY_SILENCE_MAX.as_secs() < ANSWER_TIMEOUT.as_secs());
+const _: () = assert!(SHARE_MEMORY.server > LINE_MAX + 2 * BODY_MAX, "one call in and one answer out always fit");
+const _: () = assert!(SERVER_WORK.at_once < SERVER_WORK.most && SERVER_LOG.at_once <= SERVER_LOG.most);
+const _: () = assert!(STDIN_OWED_MAX < STDIN_BACKLOG_MAX);

@@ -7,10 +7,14 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
+use stdiod::api::auth;
+use stdiod::api::proof::{self, Challenge};
 
 const ECHO: &str = r#"{"workspace_id":"0000","name":"echo","image":null,"status":"ready","container_status":"running","provider":"gvisor","stdio_bridge":true,"bridge_connected":true,"restart_policy":"always","restart_count":2,"last_crash":{"at":"2026-01-01T00:00:00Z","exit_code":null,"signal":9,"oom":false,"stderr_tail":["bye"]},"last_error":null,"uptime":"2h15m30s","queue":{"in_flight":1,"waiting":3},"environment":["KEY"],"volumes":["/data"]}"#;
 
-/// A daemon that takes one request and gives one answer.
+const TOKEN: &str = "sesame";
+
+/// A daemon that shows that it knows `TOKEN`, takes one request and gives one answer.
 struct Daemon {
     url: String,
     asked: JoinHandle<String>,
@@ -23,7 +27,12 @@ impl Daemon {
         let answer = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n{headers}\r\n{body}", body.len());
         let asked = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            let asked = read_request(&mut stream);
+            let mut asked = read_request(&mut stream);
+            if prove(&asked, &mut stream) {
+                asked = read_request(&mut stream);
+            } else {
+                assert!(!asked.contains("Authorization"), "a token without a question: {asked}");
+            }
             stream.write_all(answer.as_bytes()).unwrap();
             asked
         });
@@ -37,9 +46,23 @@ impl Daemon {
     /// Runs `stdiod` against it: the request that came, and what came of it.
     fn run(self, words: &[&str]) -> (String, Ran) {
         let url = self.url.clone();
-        let ran = stdiod(&[words, &["--url", &url]].concat(), &[("STDIOD_TOKEN", "sesame")], "");
+        let ran = stdiod(&[words, &["--url", &url]].concat(), &[("STDIOD_TOKEN", TOKEN)], "");
         (self.asked.join().unwrap(), ran)
     }
+}
+
+/// Answers the question for a proof, if `asked` is one.
+fn prove(asked: &str, stream: &mut TcpStream) -> bool {
+    let path = asked.split(' ').nth(1).unwrap();
+    let Some((_, nonce)) = path.strip_prefix(proof::PATH).and_then(|query| query.split_once("&nonce=")) else {
+        return false;
+    };
+    let hash = auth::hash(TOKEN.as_bytes());
+    let challenge = Challenge::new(&hash, proof::bytes(nonce).unwrap());
+    assert_eq!(challenge.target(), path);
+    let body = format!(r#"{{"proof":"{}"}}"#, challenge.answer(&hash, &proof::address(stream.local_addr().unwrap())));
+    stream.write_all(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()).as_bytes()).unwrap();
+    true
 }
 
 fn read_request(stream: &mut TcpStream) -> String {
@@ -263,6 +286,8 @@ fn a_unix_socket_can_be_spoken_to() {
     let path = std::env::temp_dir().join(format!("stdiod-cli-{}.sock", std::process::id()));
     let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
     let served = std::thread::spawn(move || {
+        // The first one only looks whether it is let in.
+        drop(listener.accept().unwrap());
         let (mut stream, _) = listener.accept().unwrap();
         let mut piece = [0; 4096];
         assert!(stream.read(&mut piece).unwrap() > 0);
@@ -298,7 +323,7 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
     let many: Vec<&str> = std::iter::repeat_n(ECHO, 5000).collect();
     let daemon = Daemon::ok(&format!("[{}]", many.join(",")));
     let mut command = Command::new(env!("CARGO_BIN_EXE_stdiod"));
-    command.args(["ls", "--url", &daemon.url]).env("STDIOD_TOKEN", "x").stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.args(["ls", "--url", &daemon.url]).env("STDIOD_TOKEN", TOKEN).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();

@@ -43,7 +43,7 @@ fn a_daemon_killed_at_any_moment_is_followed_by_one_that_cleans_up_and_works() {
     works_and_is_alone(&daemon, &census);
     // To somebody who knows of no daemon everything is a stranger: what is looked for can be found.
     let all = census.strangers(0);
-    for kind in ["process", "cgroup", "loop device", "nft table", "lease", "file"] {
+    for kind in ["process", "cgroup", "loop device", "nft chain", "lease", "file"] {
         assert!(all.iter().any(|line| line.starts_with(kind)), "no {kind} in {all:#?}");
     }
     daemon.kill();

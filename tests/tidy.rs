@@ -1,5 +1,6 @@
 //! The rules of the house that a compiler does not keep: the pure part stays pure, nothing is left half done, every module
-//! says what it is, files stay readable, and scripts name no server of their own choice. Reads text, runs nothing.
+//! says what it is, files stay readable, scripts name no server of their own choice, and what is promised has a test. Reads
+//! text, runs nothing.
 
 use std::path::{Path, PathBuf};
 
@@ -167,6 +168,29 @@ fn the_guides_servers_are_as_printed() {
     // Must-show of the first issue: byte for byte. Whoever "improves" them breaks what the test proves.
     assert_eq!(fnv("tests/fixtures/node-guide.js"), 0xc244_2464_c178_762d, "changed");
     assert_eq!(fnv("tests/fixtures/python-guide.py"), 0x5463_ddb4_0c42_2cb6, "changed");
+}
+
+/// A row: what is promised, and `file` `test` for it.
+#[test]
+fn every_promise_names_a_test_that_is_there() {
+    let text = read(Path::new("docs/security.md"));
+    let (_, table) = text.split_once("## Which test shows it").expect("the table of promises");
+    let rows: Vec<&str> = table.lines().filter(|line| line.starts_with('|')).skip(2).collect();
+    assert!(rows.len() > 10, "the rows were found: {rows:?}");
+    let mut found = Vec::new();
+    for row in rows {
+        let shown_by = row.trim_end_matches('|').rsplit('|').next().unwrap_or_default();
+        let words: Vec<&str> = shown_by.split('`').skip(1).step_by(2).collect();
+        let is_there = |pair: &[&str]| {
+            pair.len() == 2
+                && root().join(pair[0]).is_file()
+                && read(Path::new(pair[0])).contains(&format!("fn {}(", pair[1]))
+        };
+        if words.is_empty() || !words.chunks(2).all(is_there) {
+            found.push(row.to_string());
+        }
+    }
+    nothing(&found);
 }
 
 // --- reading --------------------------------------------------------------------------------------------------------

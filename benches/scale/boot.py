@@ -126,10 +126,10 @@ class Bare:
                 os.symlink(os.readlink(path), root + path)
             elif path in ("/proc", "/sys", "/dev", "/tmp"):
                 os.mkdir(root + path)
-        for path in ("/usr", "/opt", "/etc/alternatives", "/etc/ssl/certs", "/etc/ca-certificates", "/etc/ld.so.conf.d", "/etc/fonts", "/etc/terminfo"):
+        for path in ("/usr", "/etc/alternatives", "/etc/ssl/certs", "/etc/ca-certificates", "/etc/ld.so.conf.d", "/etc/fonts", "/etc/terminfo"):
             if os.path.isdir(path):
                 os.makedirs(root + path)
-                yield {"destination": path, "type": "bind", "source": path, "options": ["rbind", "ro", "nosuid", "nodev"]}
+                yield {"destination": path, "type": "bind", "source": path, "options": ["bind", "ro", "nosuid", "nodev"]}
 
     def start(self):
         loop = f"xargs -P {self.at_once} -I BUNDLE unshare --mount sh -c '{quoted(START)}' start BUNDLE {self.state}"

@@ -2,8 +2,10 @@
 //! connection has shown. Finding one costs a hash and a lookup, so that its time tells nothing about tokens that are there.
 
 use crate::api::fault::{Code, Fault};
+use crate::api::proof::{self, Challenge, TokenId};
 use crate::core::contract::Token;
 use crate::limits::NAME_MAX;
+use crate::wire::http_in::{Request, is_media};
 use ::core::net::IpAddr;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, HashMap};
@@ -43,7 +45,9 @@ pub enum Need {
 pub enum Peer {
     /// It must show a token.
     Token,
-    /// Authentication is off here, or the kernel vouches for root or the daemon's own user.
+    /// Authentication is off on this TCP listener: anybody on this machine, and any web page in a browser on it.
+    Open,
+    /// Authentication is off on this unix socket, or the kernel vouches for root or the daemon's own user.
     Trusted,
 }
 
@@ -134,6 +138,8 @@ impl Principal {
 pub struct Tokens {
     by_hash: HashMap<[u8; 32], Arc<Known>>,
     by_name: BTreeMap<String, Arc<Known>>,
+    /// By what clients call a token that they do not send yet.
+    by_id: HashMap<TokenId, Arc<Known>>,
     /// Counts the changes.
     edition: u64,
     /// The store has not been read: there may be others that are good.
@@ -147,6 +153,13 @@ pub struct Shown {
     header: Vec<u8>,
     edition: u64,
     who: Option<Principal>,
+}
+
+impl Shown {
+    /// Whoever it was with its last request that showed anything.
+    pub fn who(&self) -> Option<&Principal> {
+        self.who.as_ref()
+    }
 }
 
 #[derive(Debug)]
@@ -178,6 +191,7 @@ impl Tokens {
         self.edition += 1;
         let known = Arc::new(Known { token, principal });
         self.by_hash.insert(known.token.hash, known.clone());
+        self.by_id.insert(proof::token_id(&known.token.hash), known.clone());
         self.by_name.insert(known.token.name.clone(), known);
         true
     }
@@ -186,6 +200,7 @@ impl Tokens {
         let known = self.by_name.remove(name)?;
         self.edition += 1;
         self.by_hash.remove(&known.token.hash);
+        self.by_id.remove(&proof::token_id(&known.token.hash));
         Some(known.token.clone())
     }
 
@@ -204,6 +219,20 @@ impl Tokens {
 
     pub fn is_empty(&self) -> bool {
         self.by_name.is_empty()
+    }
+
+    /// Changes whenever a token does.
+    pub fn edition(&self) -> u64 {
+        self.edition
+    }
+
+    /// Is this still somebody? A token that is gone is nobody's, also when another has its name by now. Those who were not
+    /// asked for one stay who they are.
+    pub fn still_knows(&self, who: &Principal) -> bool {
+        match self.by_name.get(&*who.name) {
+            Some(known) => Arc::ptr_eq(&known.principal.name, &who.name),
+            None => who.name == Principal::anonymous().name,
+        }
     }
 
     /// As `authenticate`, for a connection that may have shown the same before.
@@ -232,12 +261,25 @@ impl Tokens {
         };
         match self.by_hash.get(&hash(secret)) {
             Some(known) => Ok(known.principal.clone()),
-            None if self.unread => {
-                let why = "tokens are not known yet: the daemon is starting, or its database is away";
-                Err(Fault::new(Code::StoreUnavailable, why).retry_after_ms(1_000))
-            }
-            None => Err(unauthorized("this token is not known, or was revoked")),
+            None => Err(self.unknown()),
         }
+    }
+
+    /// To somebody who has shown nothing: they learn whether a token is known only if they can name it, and nobody guesses
+    /// 128 bits. `address` is the daemon's end of the connection.
+    pub fn prove(&self, challenge: &Challenge, address: &str) -> Result<String, Fault> {
+        match self.by_id.get(&challenge.token) {
+            Some(known) => Ok(challenge.answer(&known.token.hash, address)),
+            None => Err(self.unknown()),
+        }
+    }
+
+    fn unknown(&self) -> Fault {
+        if self.unread {
+            let why = "tokens are not known yet: the daemon is starting, or its database is away";
+            return Fault::new(Code::StoreUnavailable, why).retry_after_ms(1_000);
+        }
+        unauthorized("this token is not known, or was revoked")
     }
 }
 
@@ -279,23 +321,45 @@ pub fn token_name(name: &str) -> Result<String, String> {
 
 // --- browsers -------------------------------------------------------------------------------------------------------
 
-/// Where no token is asked for, any web page on the machine could make its browser ask (the Origin tells), or have its
-/// own name resolve to us (the Host tells). Public names have a dot; addresses and local names cannot be rebound.
-pub fn refuse_foreign_pages(host: &str, origin: Option<&[u8]>) -> Result<(), Fault> {
+/// Where no token is asked for, any web page on the machine could have its browser ask. Its requests are told by what a
+/// browser says of them and a page cannot change: the Origin, which must be this listener's own (another port of this machine
+/// is another site); Sec-Fetch-*, of requests that have none, such as an image or a link; the Host, of a page that has its own
+/// name resolve to us. And a body must say that it is JSON, which no form and no simple request of a page can.
+pub fn refuse_foreign_pages(request: &Request<'_>, peer: Peer) -> Result<(), Fault> {
     let foreign = |what: &str| {
-        Err(Fault::new(
-            Code::Forbidden,
-            format!("without a token, requests are not taken {what}: use `localhost` or an address, or send a token"),
-        ))
+        let remedy = "use `localhost` or an address, and no web page of another origin, or send a token";
+        Err(Fault::new(Code::Forbidden, format!("without a token, requests are not taken {what}: {remedy}")))
     };
-    if !is_local(host) {
-        return foreign("under a public host name");
+    let host = request.host();
+    // No browser reaches a unix socket; there a host may be called anything that is no public name.
+    let named_well = is_local(host) || (peer == Peer::Trusted && !host.contains('.'));
+    if !named_well {
+        return foreign("under a name that could be anybody's");
     }
-    match origin.map(|origin| std::str::from_utf8(origin).ok().and_then(|text| text.split_once("://"))) {
-        None => Ok(()),
-        Some(Some((_, authority))) if authority == host || is_loopback(authority) => Ok(()),
-        Some(Some(_) | None) => foreign("from a foreign web page"),
+    if let Some(origin) = request.header("origin")
+        && !is_own_origin(origin, host)
+    {
+        return foreign("from a foreign web page (Origin)");
     }
+    // Programs send none of these, or the ones below: `none` is for what no page has caused.
+    let fetch = |name: &str, allowed: &[&[u8]]| request.header(name).is_none_or(|value| allowed.contains(&value));
+    if !fetch("sec-fetch-site", &[b"same-origin", b"none"]) {
+        return foreign("from a foreign web page (Sec-Fetch-Site)");
+    }
+    if !fetch("sec-fetch-mode", &[b"cors", b"no-cors", b"same-origin"]) || !fetch("sec-fetch-dest", &[b"empty"]) {
+        return foreign("from the address bar, a link or an element of a web page (Sec-Fetch-Mode, Sec-Fetch-Dest)");
+    }
+    if !request.body.is_empty() && !is_media(request.header("content-type").unwrap_or_default(), "application/json") {
+        let why = "without a token, a body must say that it is JSON: send `Content-Type: application/json`";
+        return Err(Fault::new(Code::UnsupportedMediaType, why));
+    }
+    Ok(())
+}
+
+/// Listeners speak plain HTTP, and whoever reaches one names it in `Host`, port and all.
+fn is_own_origin(origin: &[u8], host: &str) -> bool {
+    let (scheme, authority) = origin.split_at(origin.len().min("http://".len()));
+    scheme == b"http://" && !host.is_empty() && authority.eq_ignore_ascii_case(host.as_bytes())
 }
 
 /// Of a page on this machine. Another machine's address is as foreign as its name: a page can be anywhere.
@@ -309,22 +373,24 @@ fn is_loopback(authority: &str) -> bool {
         None => authority.split_once(':').map_or(authority, |(host, _)| host),
     };
     host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
-        || host == "localhost"
-        || host.ends_with(".localhost")
+        || host.eq_ignore_ascii_case("localhost")
+        || host.to_ascii_lowercase().ends_with(".localhost")
 }
 
-/// `authority`: a host with or without a port.
+/// Cannot be made to stand for us by somebody else. An address cannot, nor can a name that every machine keeps for itself; a
+/// name without a dot is looked up in domains that the network chooses. `authority`: a host with or without a port.
 fn is_local(authority: &str) -> bool {
     if let Some(bracketed) = authority.strip_prefix('[') {
         return bracketed.split_once(']').is_some_and(|(address, _)| address.parse::<IpAddr>().is_ok());
     }
     let host = authority.split_once(':').map_or(authority, |(host, _)| host);
-    host.parse::<IpAddr>().is_ok() || !host.contains('.') || host.ends_with(".localhost")
+    host.is_empty() || host.parse::<IpAddr>().is_ok() || is_loopback(host)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::http_in::{Parser, Step};
 
     fn token(name: &str, secret: &str, scopes: &[&str], servers: &[&str]) -> Token {
         let owned = |names: &[&str]| names.iter().map(|name| name.to_string()).collect();
@@ -406,6 +472,17 @@ mod tests {
     }
 
     #[test]
+    fn only_a_token_that_is_good_is_proved_to_be_known() {
+        let mut tokens = table();
+        let (hash, at) = (hash(b"s2"), "127.0.0.1:1");
+        let challenge = Challenge::new(&hash, [3; 32]);
+        assert!(challenge.is_answered_by(&tokens.prove(&challenge, at).unwrap(), &hash, at));
+        tokens.remove("agent");
+        assert_eq!(tokens.prove(&challenge, at).unwrap_err().code, Code::Unauthorized);
+        assert_eq!(Tokens::unread().prove(&challenge, at).unwrap_err().code, Code::StoreUnavailable);
+    }
+
+    #[test]
     fn scopes_grant_what_they_say_and_writing_implies_reading() {
         use Need::*;
         let needs = [Nothing, Read, Write, Call, ReadOrCall, TokensRead, TokensWrite];
@@ -445,24 +522,91 @@ mod tests {
         }
     }
 
+    /// What becomes of a request without a token, with these headers.
+    fn page(peer: Peer, host: &str, headers: &str, body: &str) -> Result<(), Code> {
+        let mut parser = Parser::new();
+        let length = body.len();
+        let text = format!("POST / HTTP/1.1\r\nHost: {host}\r\n{headers}Content-Length: {length}\r\n\r\n{body}");
+        parser.feed(text.as_bytes());
+        assert_eq!(parser.step(), Step::Request, "{text}");
+        refuse_foreign_pages(&parser.request(), peer).map_err(|fault| fault.code)
+    }
+
     #[test]
-    fn foreign_web_pages_are_refused_where_no_token_is_asked_for() {
-        for host in ["localhost:8480", "127.0.0.1:8480", "[::1]:8480", "10.0.0.7", "stdiod", "", "a.localhost:1"] {
-            assert!(refuse_foreign_pages(host, None).is_ok(), "{host}");
-            assert!(refuse_foreign_pages(host, Some(b"http://localhost:3000")).is_ok());
-            for origin in [
-                "https://evil.example",
-                "null",
-                "",
-                "http://127.0.0.1.evil.example",
-                "http://localhost.evil.example:80",
-            ] {
-                assert!(refuse_foreign_pages(host, Some(origin.as_bytes())).is_err(), "{origin}");
+    fn only_pages_of_the_listener_itself_are_taken_where_no_token_is_asked_for() {
+        for host in ["localhost:8480", "127.0.0.1:8480", "[::1]:8480", "10.0.0.7", "a.localhost:1", "LOCALHOST:8480"] {
+            for peer in [Peer::Open, Peer::Trusted] {
+                assert_eq!(page(peer, host, "", ""), Ok(()), "{host}");
+                assert_eq!(page(peer, host, &format!("Origin: http://{host}\r\n"), ""), Ok(()), "{host}");
+                for origin in [
+                    "http://localhost:3000",
+                    "http://localhost",
+                    "http://127.0.0.1:8481",
+                    "https://localhost:8480",
+                    "https://evil.example",
+                    "null",
+                    "http://",
+                    "http://127.0.0.1.evil.example",
+                    "http://localhost:8480.evil.example",
+                ] {
+                    let told = page(peer, host, &format!("Origin: {origin}\r\n"), "");
+                    assert_eq!(told, Err(Code::Forbidden), "{origin}");
+                }
             }
         }
-        for host in ["evil.example", "evil.example:8480", "127.0.0.1.evil.example", "[evil.example]", "localhost."] {
-            assert!(refuse_foreign_pages(host, None).is_err(), "{host}");
+        for host in ["evil.example", "evil.example:8480", "127.0.0.1.evil.example", "localhost."] {
+            assert_eq!(page(Peer::Open, host, "", ""), Err(Code::Forbidden), "{host}");
+            assert_eq!(page(Peer::Trusted, host, "", ""), Err(Code::Forbidden), "{host}");
         }
+        assert_eq!(page(Peer::Open, "stdiod", "", ""), Err(Code::Forbidden), "somebody's network may say who that is");
+        assert_eq!(page(Peer::Trusted, "stdiod", "", ""), Ok(()), "no browser reaches a unix socket");
+    }
+
+    #[test]
+    fn what_a_browser_does_by_itself_is_refused_and_what_programs_say_is_not() {
+        for (headers, expected) in [
+            ("", Ok(())),
+            // Node.js; Electron; a page of the daemon's own.
+            ("Sec-Fetch-Mode: cors\r\n", Ok(())),
+            ("Sec-Fetch-Site: none\r\nSec-Fetch-Mode: no-cors\r\nSec-Fetch-Dest: empty\r\n", Ok(())),
+            ("Sec-Fetch-Site: same-origin\r\nSec-Fetch-Mode: cors\r\nSec-Fetch-Dest: empty\r\n", Ok(())),
+            // The address bar; another port; another site; an image, a frame, a worker, a link.
+            ("Sec-Fetch-Site: none\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\n", Err(Code::Forbidden)),
+            ("Sec-Fetch-Site: same-site\r\nSec-Fetch-Mode: cors\r\n", Err(Code::Forbidden)),
+            ("Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: no-cors\r\n", Err(Code::Forbidden)),
+            ("Sec-Fetch-Site: same-origin\r\nSec-Fetch-Dest: image\r\n", Err(Code::Forbidden)),
+            ("Sec-Fetch-Dest: iframe\r\n", Err(Code::Forbidden)),
+            ("Sec-Fetch-Dest: serviceworker\r\n", Err(Code::Forbidden)),
+            ("Sec-Fetch-Mode: navigate\r\n", Err(Code::Forbidden)),
+            ("Sec-Fetch-Mode: websocket\r\n", Err(Code::Forbidden)),
+        ] {
+            assert_eq!(page(Peer::Open, "localhost:1", headers, ""), expected, "{headers}");
+        }
+    }
+
+    #[test]
+    fn a_body_without_a_token_says_that_it_is_json() {
+        let sent = |media: &str| page(Peer::Open, "localhost:1", &format!("Content-Type: {media}\r\n"), "{}");
+        assert_eq!(sent("application/json"), Ok(()));
+        assert_eq!(sent("Application/JSON; charset=utf-8"), Ok(()));
+        for media in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "", "application/jsonx"]
+        {
+            assert_eq!(sent(media), Err(Code::UnsupportedMediaType), "{media}");
+        }
+        assert_eq!(page(Peer::Open, "localhost:1", "", "{}"), Err(Code::UnsupportedMediaType));
+        assert_eq!(page(Peer::Open, "localhost:1", "", ""), Ok(()), "no body has no type");
+    }
+
+    #[test]
+    fn a_token_that_is_made_again_is_another_one() {
+        let mut tokens = table();
+        let agent = tokens.authenticate(Some(b"Bearer s2")).unwrap();
+        let edition = tokens.edition();
+        assert!(tokens.still_knows(&agent) && tokens.still_knows(&Principal::anonymous()));
+        tokens.remove("agent");
+        assert!(!tokens.still_knows(&agent) && tokens.edition() != edition);
+        assert!(tokens.insert(token("agent", "s2", &["mcp:call"], &[])));
+        assert!(!tokens.still_knows(&agent), "it has the name, and was given to somebody else");
     }
 
     #[test]

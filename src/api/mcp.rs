@@ -10,7 +10,7 @@ use crate::ids::{SessionId, Uuid};
 use crate::limits::{BATCH_MAX, STREAM_RETRY};
 use crate::wire::http_in::{Method, Request, is_media};
 use crate::wire::http_out::Response;
-use crate::wire::json::Json;
+use crate::wire::json::{self, Json};
 use crate::wire::jsonrpc::{self, Message};
 use crate::wire::sse;
 use serde::Deserialize;
@@ -184,8 +184,17 @@ fn post<'a>(request: &Request<'a>) -> Result<McpAsk<'a>, Response> {
 }
 
 fn batch<'a>(request: &Request<'a>, text: &'a str, takes: Takes) -> Result<McpAsk<'a>, Response> {
-    let items: Vec<Json<'_>> = serde_json::from_str(text).map_err(|e| not_json(&e.to_string()))?;
-    if items.is_empty() || items.len() > BATCH_MAX {
+    let (mut items, mut count) = (Vec::new(), 0);
+    for item in json::items(text.as_bytes()) {
+        let item = item.map_err(|_| match serde_json::from_str::<serde::de::IgnoredAny>(text) {
+            Err(e) => not_json(&e.to_string()),
+            Ok(_) => not_json("a key escapes half a character"),
+        })?;
+        count += 1;
+        // The others are only counted: a body has room for millions of them.
+        items.extend((count <= BATCH_MAX).then_some(item));
+    }
+    if count == 0 || count > BATCH_MAX {
         return Err(error(400, None, INVALID_REQUEST, &format!("a batch has 1 to {BATCH_MAX} messages"), None));
     }
     if takes == Takes::Json {

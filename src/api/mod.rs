@@ -3,14 +3,17 @@
 
 pub mod auth;
 pub mod fault;
+pub mod forwarding;
 pub mod json;
 pub mod mcp;
 #[cfg(test)]
 pub mod mutation;
 pub mod package;
+pub mod proof;
 pub mod quantity;
 pub mod reach;
 pub mod register;
 pub mod rest;
 pub mod route;
 pub mod status;
+pub mod stored;

@@ -6,6 +6,7 @@ use crate::api::fault::Fault;
 use crate::core::definition::Definition;
 use crate::limits::FETCH_STARTUP_TIMEOUT_DEFAULT;
 use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 
 /// Where the cache is, in the container.
 const CACHE: &str = "/cache";
@@ -74,11 +75,22 @@ pub fn expand(given: &mut Map<String, Value>) -> Result<Option<Fetched>, Fault> 
     }
     given.insert("cmd".into(), Value::Array(cmd));
     given.entry("rootfs").or_insert("host".into());
-    let name = program.rsplit('/').next().unwrap_or_default();
-    let fetcher = FETCHERS.iter().find(|(names, _)| names.contains(&name));
+    let variables = variables_of(&program);
     let says = |object: &str, key: &str| given.get(object).and_then(|object| object.get(key)).is_some();
     let startup_is_said = says("timeouts", "startup_ms") || says("health", "startup_timeout_ms");
-    Ok(fetcher.map(|(_, variables)| Fetched { variables, startup_is_said }))
+    Ok(variables.map(|variables| Fetched { variables, startup_is_said }))
+}
+
+fn variables_of(program: &str) -> Option<Variables> {
+    let name = program.rsplit('/').next().unwrap_or_default();
+    FETCHERS.iter().find(|(names, _)| names.contains(&name)).map(|(_, variables)| *variables)
+}
+
+/// What tells a program that fetches where its cache is; nothing of it is secret.
+pub fn furnish_variables(cmd: &[String], environment: &mut BTreeMap<String, String>) {
+    for (name, value) in cmd.first().and_then(|program| variables_of(program)).unwrap_or_default() {
+        environment.entry((*name).to_string()).or_insert_with(|| (*value).to_string());
+    }
 }
 
 impl Fetched {

@@ -4,6 +4,7 @@
 use crate::api::fault::Fault;
 use crate::api::json::Field;
 use crate::core::definition::{Definition, Egress, EgressTarget, PortMapping};
+use crate::core::ranges::{Kind, Net, bare};
 use crate::limits::{EGRESS_MAX, HOST_MAX, NAME_MAX, PORTS_MAX};
 use ::core::net::{IpAddr, Ipv4Addr};
 use serde_json::Value;
@@ -62,11 +63,6 @@ fn port(text: &str) -> Option<u16> {
     text.parse().ok().filter(|port| digits && *port != 0)
 }
 
-/// Without the brackets that keep the colons of a v6 address together.
-fn bare(text: &str) -> &str {
-    text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text)
-}
-
 // --- networks -------------------------------------------------------------------------------------------------------
 
 pub fn network(text: &str) -> Result<String, String> {
@@ -85,36 +81,27 @@ pub fn egress(field: Field) -> Result<Vec<Egress>, Fault> {
 fn egress_text(text: &str) -> Result<Egress, String> {
     let wrong = || "expected HOST:PORT, ADDRESS[:PORT] or CIDR[:PORT], as in \"db.example:5432\"".to_string();
     if let Some(target) = net(text) {
-        return Ok(Egress { target, port: None });
+        return possible(Egress { target, port: None });
     }
     let (target, number) = text.rsplit_once(':').ok_or_else(wrong)?;
     let number = port(number).ok_or_else(wrong)?;
     let target = net(target).or_else(|| host(target)).ok_or_else(wrong)?;
-    Ok(Egress { target, port: Some(number) })
+    possible(Egress { target, port: Some(number) })
 }
 
-/// An address, or a range of them whose spare bits are zero.
-fn net(text: &str) -> Option<EgressTarget> {
-    let (address, prefix) = match text.split_once('/') {
-        Some((address, prefix)) => (bare(address), Some(prefix)),
-        None => (bare(text), None),
-    };
-    let address: IpAddr = address.parse().ok()?;
-    let width = if address.is_ipv4() { 32 } else { 128 };
-    let prefix = match prefix {
-        None => width,
-        Some(text) if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) => {
-            text.parse().ok().filter(|prefix| *prefix <= width)?
+/// What no list opens is refused here, where somebody reads it. A range that is wider is not: the fence keeps them apart.
+fn possible(egress: Egress) -> Result<Egress, String> {
+    match egress.target {
+        EgressTarget::Net { address, prefix } if (Net { address, prefix }).kind() == Kind::Never => {
+            Err("is never opened: loopback, link-local, metadata and multicast addresses are no list's to give"
+                .to_string())
         }
-        Some(_) => return None,
-    };
-    let bits = match address {
-        IpAddr::V4(address) => u128::from(u32::from(address)),
-        IpAddr::V6(address) => u128::from(address),
-    };
-    let spare = u32::from(width - prefix);
-    let clean = spare == 128 || bits >> spare << spare == bits;
-    (clean || spare == 128 && bits == 0).then_some(EgressTarget::Net { address, prefix })
+        EgressTarget::Net { .. } | EgressTarget::Host(_) => Ok(egress),
+    }
+}
+
+fn net(text: &str) -> Option<EgressTarget> {
+    Net::parse(text).map(|Net { address, prefix }| EgressTarget::Net { address, prefix })
 }
 
 fn host(text: &str) -> Option<EgressTarget> {
@@ -192,5 +179,9 @@ mod tests {
             assert!(read_egress(json!([text])).is_err(), "{text}");
         }
         assert_eq!(read_egress(json!([])).unwrap(), Vec::<String>::new());
+        for never in ["169.254.169.254:80", "127.0.0.1:5432", "[fe80::1]:80", "[::ffff:127.0.0.1]:80", "224.0.0.0/4"] {
+            let fault = read_egress(json!([never])).unwrap_err();
+            assert!(fault.message.contains("never opened"), "{never}: {}", fault.message);
+        }
     }
 }

@@ -7,6 +7,7 @@ use crate::api::json::{self, Field, Fields};
 use crate::api::package;
 use crate::api::quantity;
 use crate::api::reach;
+use crate::api::stored;
 use crate::core::definition::{
     COVERED, CrashLoop, Definition, Framing, HOST_DIRS, HOST_LINKS, Health, OnUnresponsive, PullPolicy, ResourceLimits,
     RestartPolicy, Source,
@@ -51,7 +52,10 @@ const FIELDS: &[&str] = &[
 
 /// The body of a registration.
 pub fn parse(body: &[u8]) -> Result<Definition, Fault> {
-    let mut given = json::object(body)?;
+    from_fields(json::object(body)?)
+}
+
+pub fn from_fields(mut given: Map<String, Value>) -> Result<Definition, Fault> {
     let fetched = package::expand(&mut given)?;
     // A server with ports speaks on them, unless it says otherwise.
     let bridge_is_said = given.get("stdio_bridge").is_some_and(|value| !value.is_null());
@@ -89,12 +93,57 @@ pub fn merge(old: &Definition, given: &Map<String, Value>) -> Result<(Definition
     definition.source = source(&mut fields, Some(&old.source))?;
     apply(&mut fields, &mut definition, &standard(old.name.clone(), old.source.clone()))?;
     fields.finish();
-    check(&definition)?;
+    // What was not given may have come from a row that nobody had looked at.
+    let definition = stored::check(&definition)?;
+    keeps_its_volumes(old, &definition)?;
     Ok((definition, enabled))
 }
 
+/// A caller that is limited to some servers may not read what others have put into the environment. Whoever says what runs
+/// can read it: so with every change of that, all variables go that were not sent with it. A variable is such a change too:
+/// there are some that make a program run others' code. True: some are gone.
+pub fn drop_environment(old: &Definition, new: &mut Definition, given: &Map<String, Value>) -> bool {
+    let sent = given.get("environment").and_then(Value::as_object);
+    let is_sent = |name: &str| sent.and_then(|sent| sent.get(name)).is_some_and(|value| !value.is_null());
+    let runs_the_same = Definition {
+        source: new.source.clone(),
+        cmd: new.cmd.clone(),
+        files: new.files.clone(),
+        user: new.user.clone(),
+        workdir: new.workdir.clone(),
+        volumes: new.volumes.clone(),
+        read_only_volumes: new.read_only_volumes.clone(),
+        ..old.clone()
+    } == *old;
+    let sets_some = new.environment.iter().any(|(name, value)| old.environment.get(name) != Some(value));
+    if runs_the_same && !sets_some {
+        return false;
+    }
+    let before = new.environment.len();
+    new.environment.retain(|name, _| is_sent(name));
+    let dropped = new.environment.len() < before;
+    package::furnish_variables(&new.cmd, &mut new.environment);
+    dropped
+}
+
+/// What is in a file system cannot be squeezed; only its owner knows what may go.
+fn keeps_its_volumes(old: &Definition, new: &Definition) -> Result<(), Fault> {
+    let (before, after) = (old.resource_limits.volume_bytes(), new.resource_limits.volume_bytes());
+    if old.volumes.is_empty() || after >= before {
+        return Ok(());
+    }
+    let (before, after) = (quantity::show_bytes(before), quantity::show_bytes(after));
+    Err(Fault::field(
+        "resource_limits.volume",
+        format_args!(
+            "volumes do not become smaller, and this would be {after} after {before}: give \"volume\": \"{before}\", or \
+             remove the server with its volumes (DELETE with ?volumes=true) and register it anew"
+        ),
+    ))
+}
+
 /// What a server is if only its name and source are said.
-fn standard(name: String, source: Source) -> Definition {
+pub fn standard(name: String, source: Source) -> Definition {
     Definition {
         name,
         source,
@@ -254,7 +303,7 @@ fn entries(
     Ok(())
 }
 
-const LIMITS: &[&str] = &["cpu", "memory", "disk", "pids"];
+const LIMITS: &[&str] = &["cpu", "memory", "disk", "volume", "pids"];
 
 fn resource_limits(fields: &mut Fields, limits: &mut ResourceLimits) -> Result<(), Fault> {
     let standard = ResourceLimits::default();
@@ -268,6 +317,9 @@ fn resource_limits(fields: &mut Fields, limits: &mut ResourceLimits) -> Result<(
     })?;
     fields.set("disk", &mut limits.disk_bytes, &standard.disk_bytes, |field| {
         within(&field, byte_amount(&field)?, limits::DISK_BYTES, quantity::show_bytes)
+    })?;
+    fields.set("volume", &mut limits.volume_bytes, &standard.volume_bytes, |field| {
+        within(&field, byte_amount(&field)?, limits::DISK_BYTES, quantity::show_bytes).map(Some)
     })?;
     fields.set("pids", &mut limits.pids, &standard.pids, |field| field.integer(limits::PIDS))
 }
@@ -397,6 +449,7 @@ fn check(definition: &Definition) -> Result<(), Fault> {
         return Err(Fault::field("cmd", "is required with \"rootfs\": \"host\", which has no command of its own"));
     }
     reach::check(definition)?;
+    check_user(definition)?;
     let files = &definition.files;
     if files.values().map(String::len).sum::<usize>() > FILES_BYTES_MAX {
         return Err(Fault::field("files", format_args!("must not be larger than {FILES_BYTES_MAX} bytes together")));
@@ -413,6 +466,33 @@ fn check(definition: &Definition) -> Result<(), Fault> {
         }
     }
     Ok(())
+}
+
+/// What numbers can say of it; the launcher looks at what names turn out to be.
+fn check_user(definition: &Definition) -> Result<(), Fault> {
+    let Some(user) = &definition.user else { return Ok(()) };
+    let (allowed, names): (RangeInclusive<u32>, Option<&[&str]>) = match definition.source {
+        Source::HostRootfs => (limits::HOST_VIEW_IDS, Some(&["nobody", "nogroup"])),
+        Source::Image(_) => (0..=limits::CONTAINER_USERS - 1, None),
+    };
+    let is_allowed = |part: &str| match part.parse::<u32>() {
+        Ok(id) => allowed.contains(&id),
+        Err(_) => names.is_none_or(|names| names.contains(&part)),
+    };
+    if user.split(':').all(is_allowed) {
+        return Ok(());
+    }
+    let (first, last) = (allowed.start(), allowed.end());
+    Err(Fault::field(
+        "user",
+        match definition.source {
+            Source::HostRootfs => format!(
+                "must be \"nobody\" or numbers from {first} to {last} on the host's files, where lower ones are the \
+                 host's own root and services; only an image may have others"
+            ),
+            Source::Image(_) => format!("must not have a number beyond {last}, the last one that a container has"),
+        },
+    ))
 }
 
 /// `inner` is `outer` or below it.
@@ -492,19 +572,17 @@ fn absolute_path(text: &str) -> Result<String, String> {
     Ok(text.to_string())
 }
 
-/// Where something may be put into a container.
 /// A volume is named by where it is in the container, and by nothing else.
 fn volume_path(text: &str) -> Result<String, String> {
     if text.contains(':') {
-        return Err(
-            "expected a path in the container, as in \"/data\" or \"/data:ro\"; where it is kept on this host is \
-                    not chosen here"
-                .to_string(),
-        );
+        let why =
+            "expected a path in the container, as in \"/data\" or \"/data:ro\"; where it is kept is not chosen here";
+        return Err(why.to_string());
     }
     mount_path(text)
 }
 
+/// Where something may be put into a container.
 fn mount_path(text: &str) -> Result<String, String> {
     let path = absolute_path(text)?;
     if path.split('/').any(|name| name.len() > FILE_NAME_MAX) {
@@ -596,7 +674,7 @@ mod tests {
         let d = read(json!({
             "name": "all-0", "rootfs": "host", "cmd": ["python3", "-u", ""], "stdio_bridge": false,
             "restart_policy": "on-failure", "environment": {"A": "", "_b2": "é\n"}, "volumes": ["/data", "/var/lib/x"],
-            "resource_limits": {"cpu": 2, "memory": "1Gi", "disk": 1073741824, "pids": 64}, "provider": "crun",
+            "resource_limits": {"cpu": 2, "memory": "1Gi", "disk": 1073741824, "volume": "2G", "pids": 64}, "provider": "crun",
             "ports": [], "network": "none", "user": "1000:1000", "workdir": "/", "files": {"/app/server.js": "text\n"},
             "max_in_flight": 8, "queue_max": 4, "shared": true, "framing": "newline",
             "timeouts": {"request_ms": 1, "startup_ms": 5000},
@@ -610,7 +688,13 @@ mod tests {
             restart_policy: RestartPolicy::OnFailure,
             environment: BTreeMap::from([("A".into(), "".into()), ("_b2".into(), "é\n".into())]),
             volumes: vec!["/data".into(), "/var/lib/x".into()],
-            resource_limits: ResourceLimits { cpu_milli: 2000, memory_bytes: 1 << 30, disk_bytes: 1 << 30, pids: 64 },
+            resource_limits: ResourceLimits {
+                cpu_milli: 2000,
+                memory_bytes: 1 << 30,
+                disk_bytes: 1 << 30,
+                pids: 64,
+                volume_bytes: Some(2 << 30),
+            },
             provider: Some("crun".into()),
             network: Some("none".into()),
             user: Some("1000:1000".into()),
@@ -698,6 +782,8 @@ mod tests {
             ("resource_limits", json!({"memory": "1E"}), "resource_limits.memory"),
             ("resource_limits", json!({"memory": u64::MAX}), "resource_limits.memory"),
             ("resource_limits", json!({"disk": "-1G"}), "resource_limits.disk"),
+            ("resource_limits", json!({"volume": "1M"}), "resource_limits.volume"),
+            ("resource_limits", json!({"volume": "lots"}), "resource_limits.volume"),
             ("resource_limits", json!({"pids": 0}), "resource_limits.pids"),
             ("resource_limits", json!({"pids": "64"}), "resource_limits.pids"),
             ("provider", json!("run c"), "provider"),
@@ -717,6 +803,16 @@ mod tests {
             ("user", json!("4294967295"), "user"),
             ("user", json!("a b"), "user"),
             ("user", json!("root:0"), "user"),
+            ("user", json!("0"), "user"),
+            ("user", json!("00"), "user"),
+            ("user", json!("root"), "user"),
+            ("user", json!("0:0"), "user"),
+            ("user", json!("1000:0"), "user"),
+            ("user", json!("0:1000"), "user"),
+            ("user", json!("nobody:root"), "user"),
+            ("user", json!("1000:42"), "user"),
+            ("user", json!("1048576"), "user"),
+            ("user", json!("1000:1048576"), "user"),
             ("workdir", json!("app"), "workdir"),
             ("workdir", json!("/app/.."), "workdir"),
             ("files", json!({"app.js": ""}), "files[\"app.js\"]"),
@@ -757,6 +853,22 @@ mod tests {
         refused(read(json!({"image": "i"})), "name");
         refused(read(json!({"name": "a"})), "image");
         refused(read(json!({"name": "a", "rootfs": "host"})), "cmd");
+    }
+
+    #[test]
+    fn only_an_image_may_be_run_as_root() {
+        let as_user = |user: &str| read(json!({"name": "a", "image": "i", "user": user}));
+        for user in ["0", "root", "0:0", "root:root", "1048575:1048575", "7"] {
+            assert!(as_user(user).is_ok(), "{user}");
+        }
+        refused(as_user("1048576"), "user");
+        refused(as_user("0:1048576"), "user");
+        let rooted = as_user("0").unwrap();
+        let fault = patch(&rooted, json!({"rootfs": "host", "image": null, "cmd": ["x"]})).unwrap_err();
+        assert_eq!(fault.data["field"], json!("user"), "{}", fault.message);
+        for user in ["nobody", "nobody:nogroup", "65534", "1000:1000", "1048575"] {
+            assert!(with("user", json!(user)).is_ok(), "{user}");
+        }
     }
 
     #[test]
@@ -855,9 +967,24 @@ mod tests {
             (json!({"files": {"/data": "x"}}), "files"),
             (json!({"files": {"/data/x": "x"}}), "files"),
             (json!({"environment": {"A": 1}}), "environment.A"),
+            (json!({"resource_limits": {"volume": "512M"}}), "resource_limits.volume"),
+            (json!({"resource_limits": {"disk": "512M"}}), "resource_limits.volume"),
         ] {
             refused(patch(&old, fields).map(|(new, _)| new), path);
         }
+    }
+
+    #[test]
+    fn volumes_may_grow_and_follow_the_disk_until_they_are_told_otherwise() {
+        let old = with("volumes", json!(["/data"])).unwrap();
+        let limits = |old: &Definition, fields: Value| {
+            patch(old, json!({ "resource_limits": fields })).unwrap().0.resource_limits.volume_bytes()
+        };
+        assert_eq!(limits(&old, json!({"volume": "2G"})), 2 << 30);
+        assert_eq!(limits(&old, json!({"disk": "3G"})), 3 << 30);
+        assert_eq!(limits(&old, json!({"disk": "512M", "volume": "1G"})), 1 << 30);
+        let none = with("volumes", json!([])).unwrap();
+        assert_eq!(limits(&none, json!({"volume": "512M"})), 512 << 20);
     }
 
     #[test]
@@ -873,7 +1000,7 @@ mod tests {
     #[test]
     fn no_body_makes_it_panic_and_what_is_taken_survives_the_store() {
         let seeds: [&[u8]; 3] = [
-            br#"{"name":"a","rootfs":"host","cmd":["x"],"volumes":["/a","/b"],"files":{"/f":"x"},"user":"1:1"}"#,
+            br#"{"name":"a","rootfs":"host","cmd":["x"],"volumes":["/a","/b"],"files":{"/f":"x"},"user":"1000:1000"}"#,
             br#"{"name":"a","image":"i:t","resource_limits":{"cpu":"0.5","memory":"64M"},"environment":{"A":"1"}}"#,
             br#"{"name":"a","image":"i","crash_loop":{"schedule_ms":[0,99]},"health":{"stale_ms":1},"timeouts":{}}"#,
         ];

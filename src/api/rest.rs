@@ -3,8 +3,10 @@
 
 use crate::api::auth::{self, Need, Peer, Principal, Scopes, Shown, Tokens};
 use crate::api::fault::{self, Code, Fault, Outcome};
+use crate::api::forwarding;
 use crate::api::json::{self, Field, Fields};
 use crate::api::mcp::{self, EVENTS};
+use crate::api::proof::{self, Challenge};
 use crate::api::register;
 use crate::api::route::{self, Route};
 use crate::api::status;
@@ -12,6 +14,7 @@ use crate::core::contract::{
     Answer, Ask, Change, LogEntry, LogFormat, LogSource, News, NewsKind, ServerRef, Status, StatusView, Token,
 };
 use crate::limits::{LOG_LINES_KEPT, LOG_TAIL_DEFAULT, TOKEN_SERVERS_MAX, WAIT_MS};
+use crate::wire::backlog::Shared;
 use crate::wire::http_in::{Method, Request, is_media};
 use crate::wire::http_out::Response;
 use crate::wire::json::Json;
@@ -32,6 +35,8 @@ pub enum Interpreted<'a> {
     Ask { who: Principal, ask: Ask<'a> },
     /// Answered already.
     Direct(Response),
+    /// For `prove`, with the address that the connection came to.
+    Prove(Challenge),
 }
 
 /// What a request asks, if whoever sends it may ask that.
@@ -41,7 +46,13 @@ pub fn interpret<'a>(
     peer: &Peer,
     shown: &mut Shown,
 ) -> Result<Interpreted<'a>, Fault> {
-    let route = route::route(request.method, &request.path)?;
+    let route = match route::route(request.method, &request.path) {
+        Ok(route) => route,
+        Err(fault) => match stranger(request, tokens, peer, shown) {
+            Some(response) => return Ok(Interpreted::Direct(response)),
+            None => return Err(fault),
+        },
+    };
     if let Route::Mcp(server, door) = route {
         let ask = match identify(request, tokens, peer, shown, Need::Call) {
             Ok(who) => mcp::interpret(request, door).map(|ask| (who, ask)),
@@ -65,6 +76,9 @@ fn asked<'a>(request: &Request<'a>, route: Route, who: Principal) -> Result<Inte
             return Ok(Interpreted::Direct(response(200, JSON, br#"{"status":"ok"}"#.to_vec())));
         }
         Route::Readyz => Ask::Ready,
+        Route::Prove => {
+            return Ok(Interpreted::Prove(Challenge { token: query.bytes("token")?, nonce: query.bytes("nonce")? }));
+        }
         Route::Call(server) => call(server, json_body(request)?)?,
         Route::Register => {
             let definition = Box::new(register::parse(json_body(request)?)?);
@@ -103,18 +117,33 @@ fn asked<'a>(request: &Request<'a>, route: Route, who: Principal) -> Result<Inte
     Ok(Interpreted::Ask { who, ask })
 }
 
+/// The answer to a challenge that came to `address`.
+pub fn prove(challenge: &Challenge, tokens: &Tokens, address: &str) -> Response {
+    match tokens.prove(challenge, address) {
+        Ok(proof) => response(200, JSON, json!({ "proof": proof }).to_string().into_bytes()),
+        Err(fault) => refuse(&fault),
+    }
+}
+
 /// The refusal of a request whose body is still coming, if no body could change it: nobody is listened to for megabytes
 /// only to be told that the token is wrong.
 pub fn refuse_early(head: &Request<'_>, tokens: &Tokens, peer: &Peer, shown: &mut Shown) -> Option<Response> {
     let route = match route::route(head.method, &head.path) {
         Ok(route) => route,
-        Err(fault) => return Some(refuse(&fault)),
+        Err(fault) => return Some(stranger(head, tokens, peer, shown).unwrap_or_else(|| refuse(&fault))),
     };
     let fault = identify(head, tokens, peer, shown, route.needs()).err()?;
     if matches!(route, Route::Mcp(..)) {
         return Some(mcp::refuse(None, &fault));
     }
     Some(refuse(&if matches!(route, Route::Call(_)) { fault.outcome(Outcome::NotSent) } else { fault }))
+}
+
+/// Below an endpoint there is what its server says there is, or nothing. Whoever may not call anything is not told which.
+fn stranger(request: &Request<'_>, tokens: &Tokens, peer: &Peer, shown: &mut Shown) -> Option<Response> {
+    route::endpoint(&request.path)?;
+    let fault = identify(request, tokens, peer, shown, Need::Call).err()?;
+    Some(mcp::refuse(None, &fault))
 }
 
 /// Whoever shows a token is who it says, also where none is asked for.
@@ -129,9 +158,9 @@ pub fn identify(
         return Ok(Principal::nobody());
     }
     let who = match (peer, request.header("authorization")) {
-        (Peer::Token, header) | (Peer::Trusted, header @ Some(_)) => tokens.recognise(header, shown)?,
-        (Peer::Trusted, None) => {
-            auth::refuse_foreign_pages(request.host(), request.header("origin"))?;
+        (Peer::Token, header) | (Peer::Open | Peer::Trusted, header @ Some(_)) => tokens.recognise(header, shown)?,
+        (Peer::Open | Peer::Trusted, None) => {
+            auth::refuse_foreign_pages(request, *peer)?;
             Principal::anonymous()
         }
     };
@@ -147,6 +176,7 @@ fn known_query(route: &Route) -> &'static [&'static str] {
         Route::List => &["status", "name"],
         Route::Delete(_) => &["volumes"],
         Route::Logs(_) => &["tail", "since", "follow"],
+        Route::Prove => &["token", "nonce"],
         Route::Healthz
         | Route::Readyz
         | Route::Get(_)
@@ -203,6 +233,11 @@ impl<'a> Query<'a> {
         let digits = text.bytes().all(|byte| byte.is_ascii_digit());
         let number = text.parse().ok().filter(|number| digits && *number <= max);
         number.ok_or_else(|| Fault::field(name, format_args!("expected an integer from 0 to {max}")))
+    }
+
+    fn bytes<const N: usize>(&mut self, name: &str) -> Result<[u8; N], Fault> {
+        let bytes = self.take(name).and_then(|text| proof::bytes(&text));
+        bytes.ok_or_else(|| Fault::field(name, format_args!("expected {} hexadecimal digits", 2 * N)))
     }
 
     fn time(&mut self, name: &str) -> Result<Option<u64>, Fault> {
@@ -273,8 +308,8 @@ fn call(server: ServerRef, body: &[u8]) -> Result<Ask<'_>, Fault> {
     let [method, params, timeout_ms] = json::members(body, &["method", "params", "timeout_ms"])?;
     let given = |raw: Option<_>| raw.filter(|raw: &Json<'_>| raw.get() != "null");
     let method = given(method).ok_or_else(|| Fault::field("method", "is required"))?;
-    if !method.get().starts_with('"') || method.get() == r#""""# {
-        return Err(Fault::field("method", "expected the name of a method"));
+    if method.get() != r#""tools/call""# {
+        check_method(method)?;
     }
     let timeout_ms = match given(timeout_ms) {
         None => None,
@@ -285,6 +320,18 @@ fn call(server: ServerRef, body: &[u8]) -> Result<Ask<'_>, Fault> {
     };
     // JSON-RPC knows params or none; `null` is how some clients write none.
     Ok(Ask::Call { server, method, params: given(params), timeout_ms })
+}
+
+/// However it is spelt: what the server gets is the client's own text.
+fn check_method(method: Json<'_>) -> Result<(), Fault> {
+    let name = method.text().filter(|name| !name.is_empty());
+    let name = name.ok_or_else(|| Fault::field("method", "expected the name of a method"))?;
+    match forwarding::kept_back(&name) {
+        None => Ok(()),
+        Some(why) => {
+            Err(Fault::field("method", format_args!("{name} is not passed on: {why}")).outcome(Outcome::NotSent))
+        }
+    }
 }
 
 fn token_create(body: &[u8], who: &Principal) -> Result<Ask<'static>, Fault> {
@@ -333,7 +380,10 @@ pub fn render(answer: Answer) -> Response {
         Answer::Status(view) => response(200, JSON, status_body(&view)),
         Answer::List(views) => response(200, JSON, list_body(&views)),
         Answer::Deleted | Answer::TokenRevoked => response(204, "", Vec::new()),
-        Answer::Tools(tools) => response(200, JSON, tools.unwrap_or_else(|| br#"{"tools":null}"#.to_vec())),
+        Answer::Tools(None) => response(200, JSON, br#"{"tools":null}"#.to_vec()),
+        Answer::Tools(Some(bytes)) => {
+            Response { shared: vec![Shared { bytes, from: 0 }], ..response(200, JSON, Vec::new()) }
+        }
         Answer::Logs { entries, format: LogFormat::Text } => response(200, TEXT, log_text(&entries)),
         Answer::Logs { entries, format: LogFormat::Json } => {
             let entries: Vec<_> = entries.iter().map(LogObject::of).collect();
@@ -349,6 +399,9 @@ pub fn render(answer: Answer) -> Response {
         Answer::Stream { session, events } => mcp::stream(session, &events),
         Answer::McpResult { before, result } => {
             Response { around: [before.into(), "}".into()], ..response(200, JSON, result) }
+        }
+        Answer::McpList { before, items, behind } => {
+            Response { around: [before.into(), behind.into()], shared: items, ..response(200, JSON, Vec::new()) }
         }
         Answer::Message { status, session, body } => mcp::message(status, session, body),
         Answer::Accepted => mcp::accepted(),
@@ -559,18 +612,37 @@ mod tests {
         let answer = match interpret(&parser.request(), &tokens(), &peer, &mut Shown::default())? {
             Interpreted::Ask { who, ask } => format!("{} {ask:?}", who.name),
             Interpreted::Direct(response) => format!("{response:?}"),
+            Interpreted::Prove(challenge) => challenge.target(),
         };
         Ok(answer)
     }
 
     fn asked(line: &str, body: &str) -> Result<String, Fault> {
-        sent(Peer::Trusted, "", line, "", body)
+        sent(Peer::Trusted, "", line, "Content-Type: application/json\r\n", body)
+    }
+
+    const PROVE: &str = "GET /api/v1/prove?token=000102030405060708090a0b0c0d0e0f\
+        &nonce=000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+
+    #[test]
+    fn a_proof_is_asked_for_in_exactly_one_way() {
+        assert!(sent(Peer::Token, "", PROVE, "", "").is_ok(), "whoever asks has shown nothing yet");
+        for (line, code) in [
+            ("GET /api/v1/prove".to_string(), Code::InvalidRequest),
+            (PROVE.replace("&nonce=0001", "&nonce=01"), Code::InvalidRequest),
+            (PROVE.replace("token=00", "token=0g"), Code::InvalidRequest),
+            (format!("{PROVE}&token=00"), Code::InvalidRequest),
+            (format!("{PROVE}&name=admin"), Code::UnknownField),
+        ] {
+            assert_eq!(sent(Peer::Token, "", &line, "", "").unwrap_err().code, code, "{line}");
+        }
     }
 
     #[test]
     fn every_route_becomes_its_question() {
         for (line, body, expected) in [
             ("GET /readyz", "", "nobody Ready"),
+            (PROVE, "", PROVE.strip_prefix("GET ").expect("a GET")),
             ("GET /api/v1/mcp/servers", "", "anonymous List { status: None, name: None }"),
             (
                 "GET /api/v1/mcp/hosted/?status=ready&name=x",
@@ -635,7 +707,11 @@ mod tests {
             "b":[ ]}, "method":"tools\/call"} "#;
         let mut parser = Parser::new();
         parser.feed(
-            format!("POST {NAMED}/call HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{body}", body.len()).as_bytes(),
+            format!(
+                "POST {NAMED}/call HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+                body.len()
+            )
+            .as_bytes(),
         );
         assert_eq!(parser.step(), Step::Request);
         let request = parser.request();
@@ -698,7 +774,8 @@ mod tests {
 
     #[test]
     fn bodies_are_json_or_of_no_said_type() {
-        let sent = |headers: &str| sent(Peer::Trusted, "", &format!("POST {NAMED}/call"), headers, r#"{"method":"x"}"#);
+        let sent =
+            |headers: &str| sent(Peer::Token, "agent", &format!("POST {NAMED}/call"), headers, r#"{"method":"x"}"#);
         for good in ["", "application/json", "Application/JSON ; charset=utf-8"] {
             let header = if good.is_empty() { String::new() } else { format!("Content-Type: {good}\r\n") };
             assert!(sent(&header).is_ok(), "{good}");
@@ -827,7 +904,7 @@ mod tests {
             let gone = render(gone);
             assert_eq!((gone.status, gone.body.len()), (204, 0));
         }
-        assert_eq!(render(Answer::Tools(Some(b"{\"tools\":[ ]}".to_vec()))).body, b"{\"tools\":[ ]}");
+        assert_eq!(render(Answer::Tools(Some((*b"{\"tools\":[ ]}").into()))).whole_body(), b"{\"tools\":[ ]}");
         assert_eq!(body(&render(Answer::Tools(None))), json!({"tools": null}));
         assert_eq!(render(Answer::Ready { ready: true, reasons: Vec::new(), providers: Vec::new() }).status, 200);
         let reasons = vec!["store".into()];

@@ -4,6 +4,7 @@
 use crate::api::auth::Need;
 use crate::api::fault::{Code, Fault};
 use crate::api::mcp::Door;
+use crate::api::proof;
 use crate::api::register::server_name;
 use crate::core::contract::ServerRef;
 use crate::ids::{ServerId, Uuid};
@@ -13,6 +14,8 @@ use crate::wire::http_in::Method;
 pub enum Route {
     Healthz,
     Readyz,
+    /// The daemon is to show that it knows a token.
+    Prove,
     Register,
     List,
     Get(ServerRef),
@@ -72,6 +75,7 @@ const FIXED: &[Endpoint<Fixed>] = &[
         allow: "GET, HEAD, POST",
         methods: &[(Method::Get, || Route::TokenList), (Method::Post, || Route::TokenCreate)],
     },
+    Endpoint { path: proof::PATH, allow: "GET, HEAD", methods: &[(Method::Get, || Route::Prove)] },
 ];
 
 const COLLECTION: &[(Method, Fixed)] = &[(Method::Get, || Route::List), (Method::Post, || Route::Register)];
@@ -135,6 +139,17 @@ pub fn route(method: Method, path: &str) -> Result<Route, Fault> {
     Ok(make())
 }
 
+/// Of an MCP endpoint, or of anything below one, under either of its addresses: the server's name or id, and what comes after
+/// the endpoint. Whoever is not known is told the same of all of them, whether there is such a server or not.
+pub fn endpoint(path: &str) -> Option<(&str, &str)> {
+    if let Some(found) = member_of(MCP, path) {
+        return Some(found);
+    }
+    let (name, rest) = member_of(SERVERS, path).or_else(|| member_of(HOSTED, path))?;
+    let rest = rest.strip_prefix(MCP).filter(|rest| rest.is_empty() || rest.starts_with('/'))?;
+    Some((name, rest))
+}
+
 /// `<base>/<member><rest>`, where `rest` is empty or starts with a slash.
 fn member_of<'p>(base: &str, path: &'p str) -> Option<(&'p str, &'p str)> {
     let inner =
@@ -178,7 +193,7 @@ impl Route {
     /// What a client must be allowed to do for it.
     pub fn needs(&self) -> Need {
         match self {
-            Route::Healthz | Route::Readyz => Need::Nothing,
+            Route::Healthz | Route::Readyz | Route::Prove => Need::Nothing,
             Route::List | Route::Get(_) | Route::Logs(_) | Route::Events => Need::Read,
             Route::Register
             | Route::Patch(_)
@@ -231,9 +246,22 @@ mod tests {
         }
         assert_eq!(route(Get, "/healthz"), Ok(Route::Healthz));
         assert_eq!(route(Head, "/readyz/"), Ok(Route::Readyz));
+        assert_eq!(route(Get, "/api/v1/prove"), Ok(Route::Prove));
         assert_eq!(route(Get, "/api/v1/tokens"), Ok(Route::TokenList));
         assert_eq!(route(Post, "/api/v1/tokens/"), Ok(Route::TokenCreate));
         assert_eq!(route(Delete, "/api/v1/tokens/ci.x"), Ok(Route::TokenRevoke("ci.x".into())));
+    }
+
+    #[test]
+    fn both_addresses_of_an_endpoint_are_known_and_no_others() {
+        assert_eq!(endpoint("/mcp/web"), Some(("web", "")));
+        assert_eq!(endpoint("/mcp/web/"), Some(("web", "/")));
+        assert_eq!(endpoint("/mcp/web/events"), Some(("web", "/events")));
+        assert_eq!(endpoint("/api/v1/mcp/servers/web/mcp"), Some(("web", "")));
+        assert_eq!(endpoint("/api/v1/mcp/hosted/web/mcp/x"), Some(("web", "/x")));
+        for other in ["/mcp", "/mcp/", "/api/v1/mcp/servers/web", "/api/v1/mcp/servers/web/mcpx", "/healthz", "/"] {
+            assert_eq!(endpoint(other), None, "{other}");
+        }
     }
 
     #[test]
@@ -286,6 +314,7 @@ mod tests {
         for (path, allow) in [
             ("/healthz", "GET, HEAD"),
             ("/readyz", "GET, HEAD"),
+            ("/api/v1/prove", "GET, HEAD"),
             ("/api/v1/mcp/events", "GET, HEAD"),
             ("/api/v1/mcp/servers", "GET, HEAD, POST"),
             ("/api/v1/mcp/hosted/", "GET, HEAD, POST"),

@@ -66,6 +66,7 @@ struct Limits {
     cpu: String,
     memory: String,
     disk: String,
+    volume: String,
     pids: u32,
 }
 
@@ -133,6 +134,7 @@ fn object(view: &StatusView) -> StatusObject<'_> {
             cpu: show_cpu(definition.resource_limits.cpu_milli),
             memory: show_bytes(definition.resource_limits.memory_bytes),
             disk: show_bytes(definition.resource_limits.disk_bytes),
+            volume: show_bytes(definition.resource_limits.volume_bytes()),
             pids: definition.resource_limits.pids,
         },
         resource_usage: UsageObject {
@@ -253,7 +255,7 @@ pub mod tests {
                 "container_status": "running", "provider": "gvisor", "stdio_bridge": true, "bridge_connected": true,
                 "restart_policy": "always", "restart_count": 0, "last_crash": null, "last_error": null, "uptime": null,
                 "uptime_ms": null, "volumes": ["/data"], "ports": [], "network": "none", "egress": null, "warning": null,
-                "resource_limits": {"cpu": "0.5", "memory": "512M", "disk": "1G", "pids": 256},
+                "resource_limits": {"cpu": "0.5", "memory": "512M", "disk": "1G", "volume": "1G", "pids": 256},
                 "resource_usage": {"cpu_percent": null, "cpu_ms_total": null, "memory_bytes": null,
                                    "memory_limit_bytes": 536870912, "pids": null, "disk_bytes": null},
                 "queue": {"in_flight": 0, "waiting": 0}, "crash_loop": {"level": 0, "next_attempt_at": null},

@@ -47,6 +47,8 @@ enum TokenOrigin {
     },
     /// None was given, and the local one is not for that address.
     NotAsked,
+    /// The control socket takes us for who we are.
+    NotNeeded,
 }
 
 pub struct Api {
@@ -55,8 +57,8 @@ pub struct Api {
 }
 
 impl Api {
-    /// `--url` or STDIOD_URL, else the configuration's listener; `--token-file` or STDIOD_TOKEN, else the admin token in
-    /// the data directory. The configuration is read only if one of them is needed.
+    /// `--url` or STDIOD_URL, else the configured daemon's own socket or listener; `--token-file` or STDIOD_TOKEN, else the
+    /// admin token in the data directory, where one is needed. The configuration is read only if one of them is.
     pub fn new(common: &Common) -> Result<Api, Error> {
         let url = common.url.clone().or_else(|| variable("STDIOD_URL"));
         let given_token = match &common.token_file {
@@ -65,14 +67,19 @@ impl Api {
             }
             None => variable("STDIOD_TOKEN").map(|token| (token, TokenOrigin::Variable)),
         };
-        let target = match &url {
+        let (target, control) = match &url {
             Some(url) => {
-                Target::parse(url).map_err(|remedy| Error::Usage(format!("`{url}` is no address: {remedy}")))?
+                let parsed = Target::parse(url);
+                (parsed.map_err(|remedy| Error::Usage(format!("`{url}` is no address: {remedy}")))?, None)
             }
-            None => Target::of_listeners(&common.load_config()?.listen),
+            None => {
+                let config = common.load_config()?;
+                (Target::of(&config), Some(Target::Unix(config.control_socket())))
+            }
         };
         let (token, origin) = match given_token {
             Some((token, origin)) => (Some(token), origin),
+            None if control.as_ref() == Some(&target) => (None, TokenOrigin::NotNeeded),
             // The key to this machine is not handed to another, least of all in clear text.
             None if url.is_some() && !target.is_local() => (None, TokenOrigin::NotAsked),
             None => admin_token(common, url.is_some())?,
@@ -162,7 +169,7 @@ impl Api {
                  --token-file FILE or STDIOD_TOKEN",
                 file.display()
             ),
-            TokenOrigin::NotAsked => format!("no token was sent: {other}"),
+            TokenOrigin::NotAsked | TokenOrigin::NotNeeded => format!("no token was sent: {other}"),
         }
     }
 
@@ -170,7 +177,9 @@ impl Api {
         let held = match &self.origin {
             TokenOrigin::File(file) => format!("the token in {}", file.display()),
             TokenOrigin::Variable => "the token in STDIOD_TOKEN".to_string(),
-            TokenOrigin::Nowhere { .. } | TokenOrigin::NotAsked => "a client without a token".to_string(),
+            TokenOrigin::Nowhere { .. } | TokenOrigin::NotAsked | TokenOrigin::NotNeeded => {
+                "a client without a token".to_string()
+            }
         };
         format!("{held} may not do this: an administrator can make one that may (`stdiod token create --help`)")
     }

@@ -1,9 +1,14 @@
 //! A small blocking HTTP/1.1 client for the daemon's own API: one connection per request, over TCP or a unix socket.
 //! Owns the bytes of an exchange; never knows what they mean, and never puts a token into an error. Whatever the peer
-//! sends, it reads a bounded amount and waits a bounded time.
+//! sends, it reads a bounded amount and waits a bounded time. A token is sent only on a connection whose other end has
+//! shown on this same connection that it knows it, or which the kernel says is root's or our own.
 
-use crate::config::Listen;
-use crate::limits::{CLIENT_ANSWER_MAX, CLIENT_CONNECT_TIMEOUT};
+use crate::api::auth;
+use crate::api::proof::{self, Challenge};
+use crate::config::{Config, Listen};
+use crate::limits::{CLIENT_ANSWER_MAX, CLIENT_CONNECT_TIMEOUT, CLIENT_PROOF_MAX, CLIENT_QUICK_WAIT};
+use crate::os::random::random;
+use crate::os::unix_socket;
 use crate::wire::answer::{Body, Head, read_head};
 use std::fmt;
 use std::io::{self, BufReader, Read, Write};
@@ -55,10 +60,24 @@ impl Target {
         Ok(Target::Tcp { host: host.to_string(), port })
     }
 
-    /// The best of a daemon's listeners: a unix socket, or else the first; never empty by the config's word.
-    pub fn of_listeners(listen: &[Listen]) -> Target {
-        let unix = listen.iter().find(|one| matches!(one, Listen::Unix(_)));
-        match unix.or(listen.first()) {
+    /// The best way to a configured daemon: the first of its unix sockets that lets us in, its control socket before all
+    /// others, or else the first of its addresses.
+    pub fn of(config: &Config) -> Target {
+        let listed = config.listen.iter().filter_map(|one| match one {
+            Listen::Unix(path) => Some(path.clone()),
+            Listen::Tcp(_) => None,
+        });
+        let mut unix = std::iter::once(config.control_socket()).chain(listed);
+        match unix.find(|path| unix_socket::connect(path).is_ok()) {
+            Some(path) => Target::Unix(path),
+            None => Target::of_listeners(&config.listen),
+        }
+    }
+
+    /// Never empty by the config's word.
+    fn of_listeners(listen: &[Listen]) -> Target {
+        let tcp = listen.iter().find(|one| matches!(one, Listen::Tcp(_)));
+        match tcp.or(listen.first()) {
             Some(Listen::Unix(path)) => Target::Unix(path.clone()),
             Some(Listen::Tcp(address)) => {
                 let ip = match address.ip() {
@@ -90,7 +109,7 @@ impl Target {
 
     fn connect(&self) -> io::Result<Stream> {
         match self {
-            Target::Unix(path) => UnixStream::connect(path).map(Stream::Unix),
+            Target::Unix(path) => unix_socket::connect(path).map(Stream::Unix),
             Target::Tcp { host, port } => {
                 let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
                 for address in (host.as_str(), *port).to_socket_addrs()? {
@@ -107,9 +126,34 @@ impl Target {
 
 #[derive(Debug)]
 pub enum HttpError {
-    NoDaemon { target: Target, why: io::Error },
-    TimedOut { target: Target, after: Duration },
-    Broken { target: Target, why: String },
+    NoDaemon {
+        target: Target,
+        why: io::Error,
+    },
+    TimedOut {
+        target: Target,
+        after: Duration,
+    },
+    Broken {
+        target: Target,
+        why: String,
+    },
+    /// The token was kept back.
+    Unproven {
+        target: Target,
+        doubt: Doubt,
+    },
+}
+
+/// Why somebody was not given a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doubt {
+    /// No proof, or a wrong one.
+    NotShown,
+    /// It says that it does not know this token.
+    Unknown,
+    /// It says that it cannot tell now.
+    NotNow,
 }
 
 impl fmt::Display for HttpError {
@@ -131,6 +175,22 @@ impl fmt::Display for HttpError {
                 write!(f, "the daemon at {target} gave no answer within {} s", after.as_secs())
             }
             HttpError::Broken { target, why } => write!(f, "the answer from {target} is broken: {why}"),
+            HttpError::Unproven { target, doubt: Doubt::NotShown } => write!(
+                f,
+                "the token was not sent: {target} did not show that it is the daemon that knows it. Another program may be \
+                 there while the daemon is down, or something in between passes connections on: check the address, and \
+                 that `stdiod serve` runs; root on its host needs neither token nor --url"
+            ),
+            HttpError::Unproven { target, doubt: Doubt::Unknown } => write!(
+                f,
+                "the token was not sent: {target} does not know it. It was revoked, or belongs to another daemon; give \
+                 another with --token-file FILE or STDIOD_TOKEN, or check the address"
+            ),
+            HttpError::Unproven { target, doubt: Doubt::NotNow } => write!(
+                f,
+                "the token was not sent: {target} cannot show now that it knows it (it is starting or busy, or its \
+                 database is away); try again"
+            ),
         }
     }
 }
@@ -192,6 +252,11 @@ impl Client {
     /// The answer's head, with its body still on the wire.
     pub fn open(&self, request: &Request) -> Result<Streamed, HttpError> {
         let stream = self.target.connect().map_err(|why| HttpError::NoDaemon { target: self.target.clone(), why })?;
+        if let Some(token) = &self.token
+            && !stream.is_roots_or_ours()
+        {
+            self.demand_proof(&stream, token, request.patience.min(CLIENT_QUICK_WAIT))?;
+        }
         let exchange = || {
             stream.set_timeouts(request.patience)?;
             (&stream).write_all(&self.request_head(request))?;
@@ -208,6 +273,40 @@ impl Client {
         let head = read_head(&mut reader).map_err(|why| self.fault(why, request.patience))?;
         let body = Body::of(&head, request.method, reader).map_err(|why| self.fault(why, request.patience))?;
         Ok(Streamed { head, body: BufReader::new(body) })
+    }
+
+    /// The other end must know the token before it gets it, and must have been reached at the address we went to: whoever
+    /// passes our question on to the real daemon gets an answer for another address.
+    fn demand_proof(&self, stream: &Stream, token: &str, patience: Duration) -> Result<(), HttpError> {
+        let hash = auth::hash(token.as_bytes());
+        let exchange = || -> io::Result<Result<(), Doubt>> {
+            let challenge = Challenge::new(&hash, random()?);
+            stream.set_timeouts(patience)?;
+            let (target, host) = (challenge.target(), self.target.authority());
+            (&mut &*stream).write_all(
+                format!("GET {target} HTTP/1.1\r\nHost: {host}\r\nAccept: application/json\r\n\r\n").as_bytes(),
+            )?;
+            let mut reader = BufReader::new(stream);
+            let head = read_head(&mut reader)?;
+            let mut body = Vec::new();
+            Body::of(&head, "GET", reader)?.take(CLIENT_PROOF_MAX as u64).read_to_end(&mut body)?;
+            let answer = serde_json::from_slice(&body).unwrap_or(serde_json::Value::Null);
+            let answer = answer["proof"].as_str().unwrap_or_default();
+            Ok(match head.status {
+                200 if challenge.is_answered_by(answer, &hash, &stream.address()?) => Ok(()),
+                401 => Err(Doubt::Unknown),
+                503 => Err(Doubt::NotNow),
+                _ => Err(Doubt::NotShown),
+            })
+        };
+        let unproven = |doubt| HttpError::Unproven { target: self.target.clone(), doubt };
+        match exchange() {
+            Ok(shown) => shown.map_err(unproven),
+            Err(why) => match self.fault(why, patience) {
+                HttpError::Broken { .. } => Err(unproven(Doubt::NotShown)),
+                error => Err(error),
+            },
+        }
     }
 
     fn request_head(&self, request: &Request) -> Vec<u8> {
@@ -246,6 +345,22 @@ pub enum Stream {
 }
 
 impl Stream {
+    /// The other end is root, who can read every token here, or the user who has this one.
+    fn is_roots_or_ours(&self) -> bool {
+        match self {
+            Stream::Tcp(_) => false,
+            Stream::Unix(stream) => unix_socket::peer_uid(stream).is_some_and(unix_socket::is_root_or_us),
+        }
+    }
+
+    /// The other end's, as a proof names it.
+    fn address(&self) -> io::Result<String> {
+        match self {
+            Stream::Tcp(stream) => stream.peer_addr().map(proof::address),
+            Stream::Unix(_) => Ok(proof::UNIX.to_string()),
+        }
+    }
+
     fn set_timeouts(&self, patience: Duration) -> io::Result<()> {
         match self {
             Stream::Tcp(stream) => {
@@ -263,9 +378,15 @@ impl Stream {
 
 impl Read for Stream {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        (&*self).read(buf)
+    }
+}
+
+impl Read for &Stream {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         match self {
-            Stream::Tcp(stream) => stream.read(buf),
-            Stream::Unix(stream) => stream.read(buf),
+            Stream::Tcp(stream) => (&*stream).read(buf),
+            Stream::Unix(stream) => (&*stream).read(buf),
         }
     }
 }

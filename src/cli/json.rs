@@ -1,9 +1,12 @@
 //! JSON text for people. Works on the text itself, so that numbers, escapes and the order of keys stay as the server
 //! wrote them; expects valid JSON and makes no promise about anything else but to end.
 
+use crate::limits::CLIENT_INDENT_MAX;
+
 const INDENT: &str = "  ";
 
-/// The same JSON with line breaks and indentation.
+/// The same JSON with line breaks and indentation. What is nested deeper than anybody can read goes no further to the
+/// right: a server that answers with a million brackets would fill the memory with spaces.
 pub fn pretty(json: &str) -> String {
     let mut out = String::with_capacity(json.len() * 2);
     let mut depth: usize = 0;
@@ -62,7 +65,7 @@ fn skip_space(rest: &mut Chars) {
 
 fn break_line(out: &mut String, depth: usize) {
     out.push('\n');
-    out.extend(std::iter::repeat_n(INDENT, depth));
+    out.extend(std::iter::repeat_n(INDENT, depth.min(CLIENT_INDENT_MAX)));
 }
 
 #[cfg(test)]

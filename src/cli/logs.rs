@@ -1,15 +1,12 @@
-//! `logs`: the last lines of a server's stderr and its lifecycle, and with `-f` those to come, read from an event stream
-//! of which no line may be longer than `STREAM_BACKLOG_MAX`.
+//! `logs`: the last lines of a server's stderr and its lifecycle, and with `-f` those to come, read from an event stream.
 
 use super::api::{Api, server_path};
 use super::error::Error;
 use super::screen::{Form, Screen};
 use super::table::visible;
-use crate::limits::STREAM_BACKLOG_MAX;
-use crate::wire::answer::read_line;
+use crate::wire::sse::read_data;
 use clap::builder::NonEmptyStringValueParser;
 use serde_json::Value;
-use std::io::{self, BufRead};
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
@@ -52,7 +49,7 @@ pub fn logs(api: &Api, screen: &mut Screen, args: &Logs) -> Result<(), Error> {
 
 fn follow(api: &Api, screen: &mut Screen, path: &str) -> Result<(), Error> {
     let mut stream = api.follow(path)?.body;
-    while let Some(data) = next_event(&mut stream).map_err(|why| api.stream_fault(why))? {
+    while let Some(data) = read_data(&mut stream).map_err(|why| api.stream_fault(why))? {
         match screen.form {
             Form::Json => screen.json(&data)?,
             Form::Human => screen.line_by_line(&entry_line(&data))?,
@@ -60,29 +57,6 @@ fn follow(api: &Api, screen: &mut Screen, path: &str) -> Result<(), Error> {
         screen.flush()?;
     }
     Ok(())
-}
-
-/// The data of the next event; none at the end of the stream. Comments and other fields are skipped.
-fn next_event(stream: &mut impl BufRead) -> io::Result<Option<String>> {
-    let mut data: Option<String> = None;
-    loop {
-        let mut line = Vec::new();
-        if read_line(stream, &mut line, STREAM_BACKLOG_MAX)? == 0 {
-            return Ok(None);
-        }
-        let line = String::from_utf8_lossy(&line);
-        let line = line.trim_end_matches(['\r', '\n']);
-        if line.is_empty() && data.is_some() {
-            return Ok(data);
-        }
-        if let Some(piece) = line.strip_prefix("data:") {
-            let piece = piece.strip_prefix(' ').unwrap_or(piece);
-            data = Some(match data {
-                Some(before) => format!("{before}\n{piece}"),
-                None => piece.to_string(),
-            });
-        }
-    }
 }
 
 /// A log entry as a line: time, source, text. What is no log entry is shown as it is.
@@ -98,28 +72,6 @@ fn entry_line(data: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn events(text: &str) -> Vec<String> {
-        let mut stream = text.as_bytes();
-        let mut all = Vec::new();
-        while let Some(data) = next_event(&mut stream).unwrap() {
-            all.push(data);
-        }
-        all
-    }
-
-    #[test]
-    fn events_are_told_apart_and_comments_skipped() {
-        let stream =
-            ": hello\n\nid: 1\nevent: log\ndata: one\n\ndata:two\r\ndata: lines\r\n\r\n: ping\n\ndata: unfinished";
-        assert_eq!(events(stream), ["one", "two\nlines"]);
-    }
-
-    #[test]
-    fn an_endless_line_is_an_error() {
-        let long = format!("data: {}\n\n", "x".repeat(STREAM_BACKLOG_MAX));
-        assert!(next_event(&mut long.as_bytes()).is_err());
-    }
 
     #[test]
     fn an_entry_becomes_a_line_and_anything_else_stays_as_it_is() {

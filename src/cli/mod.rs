@@ -47,7 +47,7 @@ pub struct Common {
     /// Configuration [default: STDIOD_CONFIG, or /etc/stdiod/stdiod.toml if it exists]
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The daemon, as http://HOST:PORT or unix:PATH [default: STDIOD_URL, or the configured listener]
+    /// The daemon, as http://HOST:PORT or unix:PATH [default: STDIOD_URL, or DATA_DIR/control.sock, or the configured listener]
     #[arg(long, global = true)]
     url: Option<String>,
     /// File with the token to use [default: STDIOD_TOKEN, or DATA_DIR/admin.token]

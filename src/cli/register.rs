@@ -50,6 +50,9 @@ pub struct Register {
     /// Of the writable layer, as in 1G
     #[arg(long)]
     disk: Option<String>,
+    /// Of all its volumes together, as in 2G (default: as --disk)
+    #[arg(long, value_name = "SIZE")]
+    volume_size: Option<String>,
     /// User in the container
     #[arg(long)]
     user: Option<String>,
@@ -153,7 +156,7 @@ fn definition_of_flags(args: &Register) -> Result<Map<String, Value>, Error> {
 }
 
 fn limits(args: &Register) -> Value {
-    let given = [("cpu", &args.cpu), ("memory", &args.memory), ("disk", &args.disk)];
+    let given = [("cpu", &args.cpu), ("memory", &args.memory), ("disk", &args.disk), ("volume", &args.volume_size)];
     let given = given.into_iter().filter_map(|(key, value)| Some((key.to_string(), json!(value.as_deref()?))));
     Value::Object(given.collect())
 }

@@ -7,6 +7,7 @@ use super::read_stdin;
 use super::screen::{Form, Screen};
 use super::table::{Table, size};
 use crate::limits::{CLIENT_CALL_MARGIN, REQUEST_TIMEOUT_MAX};
+use crate::wire::json::Json;
 use clap::builder::NonEmptyStringValueParser;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -197,7 +198,7 @@ fn json_word(word: &str) -> Result<Box<RawValue>, Error> {
 }
 
 fn tool_failed(result: &str) -> bool {
-    serde_json::from_str::<Value>(result).is_ok_and(|result| result["isError"] == Value::Bool(true))
+    Json::of(result).ok().and_then(|result| result.member("isError")).is_some_and(|flag| flag.get() == "true")
 }
 
 // --- status objects -------------------------------------------------------------------------------------------------

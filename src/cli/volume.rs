@@ -7,7 +7,7 @@ use super::error::Error;
 use super::screen::{Form, Screen};
 use super::table::{Table, size};
 use crate::sandbox::plan::Layout;
-use crate::sandbox::volumes::{self, Volume};
+use crate::sandbox::volumes::{self, Place, Volume};
 use clap::Subcommand;
 use serde_json::{Value, json};
 use std::fmt::Display;
@@ -36,19 +36,22 @@ pub fn volume(common: &Common, screen: &mut Screen, command: &Volumes) -> Result
         Volumes::Ls => ls(common, screen, &layout),
         Volumes::Inspect(named) => {
             let volume = named.find(&layout)?;
-            let shown = as_json(common, &volume)?;
-            match screen.form {
-                Form::Json => Ok(screen.json(&shown.to_string())?),
-                Form::Human => Ok(screen.pairs(&[
-                    ("server", volume.server.clone()),
-                    ("path", volume.path.clone()),
-                    ("size", size(volumes::bytes(&volume).map_err(fault)?)),
-                    ("in use", in_use(common, &volume).map_or("unknown", yes_no).to_string()),
-                    ("directory", volume.directory.display().to_string()),
-                ])?),
+            if screen.form == Form::Json {
+                return Ok(screen.json(&as_json(common, &volume).to_string())?);
             }
+            let (kind, place) = match &volume.place {
+                Place::Image(path) => ("image", path),
+                Place::Directory(path) => ("directory", path),
+            };
+            Ok(screen.pairs(&[
+                ("server", volume.server.clone()),
+                ("path", volume.path.clone()),
+                ("size", size_of(&volume)),
+                ("in use", in_use(common, &volume).map_or("unknown", yes_no).to_string()),
+                (kind, place.display().to_string()),
+            ])?)
         }
-        Volumes::Rm(named) => rm(common, screen, &named.find(&layout)?),
+        Volumes::Rm(named) => rm(common, screen, &layout, &named.find(&layout)?),
     }
 }
 
@@ -63,19 +66,35 @@ impl Named {
 fn ls(common: &Common, screen: &mut Screen, layout: &Layout) -> Result<(), Error> {
     let all = volumes::list(layout).map_err(fault)?;
     if screen.form == Form::Json {
-        let all: Result<Vec<Value>, Error> = all.iter().map(|volume| as_json(common, volume)).collect();
-        return Ok(screen.json(&Value::Array(all?).to_string())?);
+        let rows = all.iter().flat_map(|(server, found)| match found {
+            Ok(volumes) => volumes.iter().map(|volume| as_json(common, volume)).collect(),
+            Err(why) => vec![json!({"server": server, "path": null, "bytes": null, "error": why})],
+        });
+        return Ok(screen.json(&Value::Array(rows.collect()).to_string())?);
     }
     let mut table = Table::new(&["server", "path", "size", "in use"]);
-    for volume in &all {
-        let bytes = size(volumes::bytes(volume).map_err(fault)?);
-        let used = in_use(common, volume).map_or("unknown", yes_no);
-        table.row(vec![volume.server.clone(), volume.path.clone(), bytes, used.to_string()]);
+    for (server, found) in &all {
+        match found {
+            Ok(volumes) => volumes.iter().for_each(|volume| {
+                let used = in_use(common, volume).map_or("unknown", yes_no);
+                table.row(vec![server.clone(), volume.path.clone(), size_of(volume), used.to_string()]);
+            }),
+            Err(why) => table.row(vec![server.clone(), "?".to_string(), why.clone(), "unknown".to_string()]),
+        }
     }
     Ok(screen.table(&table)?)
 }
 
-fn rm(common: &Common, screen: &mut Screen, volume: &Volume) -> Result<(), Error> {
+/// Of one that cannot be measured, why not.
+fn size_of(volume: &Volume) -> String {
+    match &volume.size {
+        Ok(found) if found.whole => size(found.bytes),
+        Ok(found) => format!("over {}", size(found.bytes)),
+        Err(why) => why.clone(),
+    }
+}
+
+fn rm(common: &Common, screen: &mut Screen, layout: &Layout, volume: &Volume) -> Result<(), Error> {
     let Volume { server, path, .. } = volume;
     match in_use(common, volume) {
         Ok(false) => {}
@@ -87,7 +106,7 @@ fn rm(common: &Common, screen: &mut Screen, volume: &Volume) -> Result<(), Error
             return Err(Error::Fault(format!("only the daemon knows whether {server} still needs it: {why}")));
         }
     }
-    volumes::remove(volume).map_err(fault)?;
+    volumes::remove(layout, volume).map_err(fault)?;
     match screen.form {
         Form::Json => Ok(()),
         Form::Human => Ok(screen.line(&format!("removed {path} of {server}"))?),
@@ -107,14 +126,21 @@ fn in_use(common: &Common, volume: &Volume) -> Result<bool, Error> {
     Ok(paths.iter().filter_map(Value::as_str).any(is_it))
 }
 
-fn as_json(common: &Common, volume: &Volume) -> Result<Value, Error> {
-    Ok(json!({
+fn as_json(common: &Common, volume: &Volume) -> Value {
+    let (image, directory) = match &volume.place {
+        Place::Image(path) => (Some(path), None),
+        Place::Directory(path) => (None, Some(path)),
+    };
+    json!({
         "server": volume.server,
         "path": volume.path,
-        "bytes": volumes::bytes(volume).map_err(fault)?,
+        "bytes": volume.size.as_ref().ok().map(|size| size.bytes),
+        "whole": volume.size.as_ref().ok().map(|size| size.whole),
+        "error": volume.size.as_ref().err(),
         "in_use": in_use(common, volume).ok(),
-        "directory": volume.directory,
-    }))
+        "image": image,
+        "directory": directory,
+    })
 }
 
 fn yes_no(flag: bool) -> &'static str {

@@ -23,11 +23,14 @@ const KEYS: &[Key] = &[
     key("listen"),
     key("data_dir"),
     key("auth"),
+    key("socket_group"),
     Key { name: "database_url", alias: Some("DATABASE_URL") },
     key("log"),
     Key { name: "default_provider", alias: Some("WORKSPACE_DEFAULT_PROVIDER") },
     Key { name: "default_network", alias: Some("WORKSPACE_NETWORK_NAME") },
     key("network_dirs"),
+    key("host_paths"),
+    key("disk_reserve"),
     key("tls_cert"),
     key("tls_key"),
     key("allow_isolation_none"),
@@ -36,8 +39,9 @@ const KEYS: &[Key] = &[
     key("default_registry"),
     key("tool_separator"),
 ];
-/// Only in the file: a table per provider does not fit a variable.
+/// Only in the file: a table per provider or network does not fit a variable.
 const PROVIDERS: &str = "providers";
+const NETWORKS: &str = "networks";
 const PREFIX: &str = "STDIOD_";
 /// What the client subcommands read; no settings of the daemon.
 const CLIENT_VARIABLES: &[&str] = &["STDIOD_CONFIG", "STDIOD_TOKEN", "STDIOD_URL"];
@@ -73,6 +77,13 @@ pub(super) struct ProviderTable {
     pub binary: Option<Found<String>>,
     pub args: Option<Found<Vec<String>>>,
     pub kind: Option<Found<String>>,
+}
+
+/// One `[networks.NAME]`, its values still unjudged.
+pub(super) struct NetworkTable {
+    pub name: String,
+    pub at: Place,
+    pub allow_private: Option<Found<Vec<String>>>,
 }
 
 pub(super) struct Sources<'a> {
@@ -126,12 +137,25 @@ impl<'a> Sources<'a> {
     }
 
     pub fn providers(&self) -> Result<Vec<ProviderTable>, ConfigError> {
+        self.tables(PROVIDERS, "tables such as `[providers.youki]`", File::provider)
+    }
+
+    pub fn networks(&self) -> Result<Vec<NetworkTable>, ConfigError> {
+        self.tables(NETWORKS, "tables such as `[networks.bridge]`", File::network)
+    }
+
+    fn tables<T>(
+        &self,
+        key: &str,
+        wanted: &str,
+        read: impl Fn(&File<'a>, &str, &Spanned<DeValue<'a>>) -> Result<T, ConfigError>,
+    ) -> Result<Vec<T>, ConfigError> {
         let Some(file) = &self.file else { return Ok(Vec::new()) };
-        let Some(value) = file.table.get(PROVIDERS) else { return Ok(Vec::new()) };
+        let Some(value) = file.table.get(key) else { return Ok(Vec::new()) };
         let DeValue::Table(tables) = value.get_ref() else {
-            return Err(file.wrong_type(PROVIDERS, value, "tables such as `[providers.youki]`"));
+            return Err(file.wrong_type(key, value, wanted));
         };
-        tables.iter().map(|(name, table)| file.provider(name.get_ref(), table)).collect()
+        tables.iter().map(|(name, table)| read(file, name.get_ref(), table)).collect()
     }
 
     /// A variable that is set and not empty: compose files and units hand on empty ones for "nothing said".
@@ -164,7 +188,7 @@ impl<'a> File<'a> {
             why: error.message().lines().collect::<Vec<_>>().join(", "),
         })?;
         let file = File { path, text, table: table.into_inner() };
-        let names: Vec<&str> = KEYS.iter().map(|known| known.name).chain([PROVIDERS]).collect();
+        let names: Vec<&str> = KEYS.iter().map(|known| known.name).chain([PROVIDERS, NETWORKS]).collect();
         file.refuse_unknown(&file.table, "", &names)?;
         Ok(file)
     }
@@ -198,6 +222,22 @@ impl<'a> File<'a> {
         })
     }
 
+    fn network(&self, name: &str, value: &Spanned<DeValue<'a>>) -> Result<NetworkTable, ConfigError> {
+        let inside = format!("{NETWORKS}.{name}.");
+        let DeValue::Table(table) = value.get_ref() else {
+            return Err(self.wrong_type(&format!("{NETWORKS}.{name}"), value, "a table with `allow_private`"));
+        };
+        self.refuse_unknown(table, &inside, &["allow_private"])?;
+        let allow_private = table.get("allow_private");
+        Ok(NetworkTable {
+            name: name.to_string(),
+            at: self.place(value.span().start),
+            allow_private: allow_private
+                .map(|value| self.list(&format!("{inside}allow_private"), value))
+                .transpose()?,
+        })
+    }
+
     fn string(&self, key: &str, value: &Spanned<DeValue<'a>>) -> Result<Found<String>, ConfigError> {
         match value.get_ref().as_str() {
             Some(text) => Ok(Found { value: text.to_string(), at: self.place(value.span().start) }),
@@ -213,8 +253,12 @@ impl<'a> File<'a> {
         let Some(items) = value.get_ref().as_array() else {
             return Err(self.wrong_type(key, value, "a list of strings"));
         };
-        let strings: Result<Vec<String>, ConfigError> =
-            items.iter().map(|item| Ok(self.string(key, item)?.value)).collect();
+        let string = |item: &Spanned<DeValue<'a>>| match item.get_ref().as_str() {
+            // Where it stands is looked for only if there is something to say: that is a walk through the file.
+            Some(text) => Ok(text.to_string()),
+            None => Err(self.wrong_type(key, item, "a string in quotes")),
+        };
+        let strings: Result<Vec<String>, ConfigError> = items.iter().map(string).collect();
         Ok(Found { value: strings?, at })
     }
 

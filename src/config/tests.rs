@@ -27,7 +27,8 @@ fn nothing_said_gives_the_documented_defaults() {
     assert_eq!(config.listen, [tcp("127.0.0.1:8480")]);
     assert_eq!(config.data_dir, Path::new("/var/lib/stdiod"));
     assert_eq!(config.admin_token_file(), Path::new("/var/lib/stdiod/admin.token"));
-    assert_eq!(config.auth, Auth::Tokens);
+    assert_eq!(config.control_socket(), Path::new("/var/lib/stdiod/control.sock"));
+    assert_eq!((config.auth, &config.socket_group), (Auth::Tokens, &None));
     assert_eq!(config.database_url, None);
     assert_eq!(config.log, "info");
     assert_eq!(config.default_provider, "gvisor");
@@ -282,6 +283,24 @@ fn the_default_provider_must_be_known() {
 }
 
 #[test]
+fn directories_of_the_host_are_shown_by_their_plain_names() {
+    assert_eq!(parse("", &[]).unwrap().host_paths, Vec::<PathBuf>::new());
+    let config = parse("host_paths = [\"/opt\", \"/srv/tools/\"]", &[]).unwrap();
+    assert_eq!(config.host_paths, [PathBuf::from("/opt"), PathBuf::from("/srv/tools")]);
+    for wrong in ["opt", "/", "/proc/1", "/tmp", "/etc", "/opt/../root"] {
+        assert!(complaint("", &[("STDIOD_HOST_PATHS", wrong)]).contains(wrong), "{wrong}");
+    }
+}
+
+#[test]
+fn a_reserve_is_an_amount_of_bytes() {
+    assert_eq!(parse("", &[]).unwrap().disk_reserve_bytes, 1 << 30);
+    assert_eq!(parse("disk_reserve = \"64M\"", &[]).unwrap().disk_reserve_bytes, 64 << 20);
+    assert_eq!(parse("", &[("STDIOD_DISK_RESERVE", "0")]).unwrap().disk_reserve_bytes, 0);
+    assert!(complaint("disk_reserve = \"much\"", &[]).contains("1G"));
+}
+
+#[test]
 fn the_host_network_as_default_needs_permission() {
     assert!(complaint("default_network = \"host\"", &[]).contains("allow_host_network = true"));
     let config = parse("default_network = \"host\"\nallow_host_network = true", &[]).unwrap();
@@ -328,4 +347,37 @@ fn only_an_explicit_false_disables_hosting() {
 fn a_named_file_must_exist() {
     let error = Config::load(Some(Path::new("/nonexistent/stdiod.toml"))).unwrap_err();
     assert!(error.to_string().contains("/nonexistent/stdiod.toml"), "{error}");
+}
+
+#[test]
+fn a_network_leads_to_the_private_ranges_that_the_operator_names() {
+    let config =
+        parse("[networks.bridge]\nallow_private = [\"10.20.0.0/16\", \"fd12::/48\", \"192.168.1.7\"]\n", &[]).unwrap();
+    let shown: Vec<String> = config.allow_private["bridge"].iter().map(ToString::to_string).collect();
+    assert_eq!(shown, ["10.20.0.0/16", "fd12::/48", "192.168.1.7/32"]);
+    for (text, words) in [
+        (
+            "[networks.bridge]\nallow_private = [\"10.0.0.1/8\"]",
+            "line 2: `networks.bridge.allow_private` holds `10.0.0.1/8`",
+        ),
+        ("[networks.bridge]\nallow_private = [\"169.254.0.0/16\"]", "never opened"),
+        ("[networks.bridge]\nallow_private = [\"::1\"]", "never opened"),
+        ("[networks.bridge]\nallow = []", "`networks.bridge.allow` is no setting"),
+        ("[networks.host]\nallow_private = []", "no network with a fence"),
+        ("networks = 3", "`[networks.bridge]`"),
+        ("[networks]\nbridge = 3", "`allow_private`"),
+    ] {
+        let told = complaint(text, &[]);
+        assert!(told.contains(words), "{text}: {told}");
+    }
+}
+
+#[test]
+fn a_group_of_the_unix_sockets_is_a_name_and_the_control_socket_is_not_for_configuring() {
+    assert_eq!(parse("socket_group = \"ops\"", &[]).unwrap().socket_group.as_deref(), Some("ops"));
+    assert_eq!(parse("", &[("STDIOD_SOCKET_GROUP", "100")]).unwrap().socket_group.as_deref(), Some("100"));
+    let said = complaint("socket_group = \"a:b\"", &[]);
+    assert!(said.contains("`socket_group` is `a:b`; write the name"), "{said}");
+    let said = complaint("data_dir = \"/d\"\nlisten = [\"unix:/d/control.sock\"]", &[]);
+    assert!(said.contains("line 2: `listen` holds `unix:/d/control.sock`, the daemon's own socket"), "{said}");
 }

@@ -12,7 +12,8 @@ use crate::core::sessions::{Abilities, Listening, Session, Version, Voice};
 use crate::core::wording::{INVALID_PARAMS, fault_message, rpc_error};
 use crate::core::{Core, Timer};
 use crate::ids::{CallId, ConnId, ServerId, SessionId, VoiceId};
-use crate::limits::{SESSION_IDLE, SESSIONS_MAX};
+use crate::limits::SESSION_IDLE;
+use crate::shares::{Owner, Resource, Short};
 use crate::wire::json::{Json, JsonBuf};
 use crate::wire::jsonrpc;
 use serde::Deserialize;
@@ -102,12 +103,7 @@ impl Core {
 
     /// At a server that is not shared the session gets an instance of its own, which starts meanwhile.
     pub(super) fn open_session(&mut self, at: Option<ServerId>, greeting: &Greeting) -> Result<SessionId, Fault> {
-        if self.sessions.len() >= SESSIONS_MAX {
-            let message = format!("{SESSIONS_MAX} sessions are open and busy");
-            let busy = || Fault::new(Code::Unavailable, message).retry_after_ms(10_000);
-            let idlest = self.sessions.idlest(|_| 1, None).ok_or_else(busy)?;
-            self.end_session(idlest, "it made room for another");
-        }
+        self.make_session_room(&greeting.owner)?;
         let id = SessionId(self.entropy.uuid());
         self.sessions.insert(Session {
             id,
@@ -142,6 +138,24 @@ impl Core {
         Ok(id)
     }
 
+    /// Whoever has all the sessions that one owner may have loses the idlest of its own; when all owners together have all
+    /// there are, whoever has the most does.
+    fn make_session_room(&mut self, owner: &Arc<str>) -> Result<(), Fault> {
+        let share = Owner::Principal(Arc::clone(owner));
+        while let Err(short) = self.shares.take(&share, Resource::Sessions, 1) {
+            let (idlest, whose) = match short {
+                Short::Owner => (self.sessions.idlest_of(owner, |_| 1, None), "your"),
+                Short::Whole => (self.sessions.idlest(|_| 1, None), "all"),
+            };
+            let Some(idlest) = idlest else {
+                let message = format!("{whose} sessions are open and busy; end some first");
+                return Err(Fault::new(Code::Unavailable, message).retry_after_ms(10_000));
+            };
+            self.end_session(idlest, "it made room for another");
+        }
+        Ok(())
+    }
+
     pub(super) fn session_elapsed(&mut self, id: SessionId) {
         let Some(session) = self.sessions.get(id) else { return };
         let idle_ms = SESSION_IDLE.as_millis() as u64;
@@ -154,6 +168,9 @@ impl Core {
 
     pub(super) fn end_session(&mut self, id: SessionId, why: &str) {
         let Some(session) = self.sessions.remove(id) else { return };
+        let owner = Owner::Principal(Arc::clone(&session.owner));
+        self.shares.give_back(&owner, Resource::Sessions, 1);
+        self.shares.give_back(&owner, Resource::Memory, session.log.bytes());
         log::debug!("session of {} ended: {why}", session.owner);
         self.deadlines.cancel(Timer::Session(id));
         let ended = Fault::new(Code::NotFound, format!("the session has ended: {why}"));
@@ -166,7 +183,7 @@ impl Core {
         // Those that wait first: else the place of one that was sent would be given to them.
         for (call, outcome) in waiting.into_iter().chain(sent) {
             let errand = self.take_errand(call);
-            self.abandon_call(call, "the session has ended");
+            self.abandon_call(call, Some(id), "the session has ended");
             if let Some(errand) = errand {
                 let fault = errand.after_rounds(ended.clone().outcome(outcome));
                 let message = fault_message(errand.id.get(), &fault);
@@ -179,7 +196,8 @@ impl Core {
         for voice in self.voices_of(id) {
             self.hang_up(voice);
         }
-        for own in session.private.values() {
+        for (parent, own) in &session.private {
+            self.give_private_back(&session.owner, *parent);
             self.dismiss(*own);
         }
         if let Some(server) = session.server {

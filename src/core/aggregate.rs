@@ -1,19 +1,23 @@
-//! The endpoint that offers all servers at once. Items are named `<server><separator><name>`, lists are joined from what is
-//! cached, and a request goes to the server that its name begins with. Owns that naming; never waits for a server to
-//! make a list, so one that is dead or hung costs the others nothing.
+//! The endpoint that offers all servers at once. Items are named `<server><separator><name>`, a list is put together from what
+//! each server's part of it was made into when it came (`listings.rs`), and a request goes to the server that its name begins
+//! with. Owns that naming; never waits for a server to make a list, and never copies one, so one that is dead, hung or large
+//! costs the others nothing.
 
 use crate::api::auth::Principal;
 use crate::core::Core;
-use crate::core::listings::{Listing, items};
+use crate::core::listings::Listing;
 use crate::core::server::{Face, Server};
 use crate::core::sessions::ErrandKind;
 use crate::core::wording::{INVALID_PARAMS, METHOD_NOT_FOUND, fault_message, rpc_error, stateless_status};
 use crate::ids::{ServerId, SessionId, VoiceId};
-use crate::wire::json::{Json, JsonBuf};
+use crate::limits::{LIST_PAGE_MAX, NAME_MAX, STREAM_BACKLOG_MAX};
+use crate::wire::backlog::Shared;
+use crate::wire::json::{Item, Json, JsonBuf};
 use crate::wire::jsonrpc;
-use serde::Deserialize;
 use serde_json::json;
-use std::collections::{HashMap, HashSet};
+use std::borrow::Cow;
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
 
 impl Core {
     pub(super) fn own_face(&self) -> Face {
@@ -38,8 +42,7 @@ impl Core {
     ) {
         let Some(sees) = self.sessions.get(session).map(|session| session.sees.clone()) else { return };
         if let Some(list) = Listing::ALL.into_iter().find(|list| list.method() == method) {
-            let result = self.joined_list(list, &sees);
-            return self.finish(voice, None, 200, jsonrpc::result(id.get(), format!("{{{result}}}").as_bytes()));
+            return self.finish_list(voice, id, list, &sees, params, "");
         }
         let (server, params) = match self.addressed(method, params, &sees) {
             Ok(found) => found,
@@ -72,9 +75,8 @@ impl Core {
             return None;
         }
         if let Some(list) = Listing::ALL.into_iter().find(|list| list.method() == method) {
-            let result = self.joined_list(list, &who.servers);
-            let result = format!(r#"{{"resultType":"complete","ttlMs":0,"cacheScope":"private",{result}}}"#);
-            self.finish(voice, None, 200, jsonrpc::result(id.get(), result.as_bytes()));
+            let hints = r#""resultType":"complete","ttlMs":0,"cacheScope":"private","#;
+            self.finish_list(voice, id, list, &who.servers, Some(params), hints);
             return None;
         }
         match self.addressed(method, Some(params), &who.servers) {
@@ -87,30 +89,63 @@ impl Core {
         }
     }
 
-    /// The member of a list result that holds everything this client may see.
-    fn joined_list(&self, list: Listing, sees: &[String]) -> String {
-        let (key, name_key) = list.keys();
-        let mut all = Vec::new();
+    /// A page of all that this client may see, from its cursor on. A stream has smaller ones: there they are copied.
+    fn finish_list(
+        &mut self,
+        voice: VoiceId,
+        id: Json<'_>,
+        list: Listing,
+        sees: &[String],
+        params: Option<Json<'_>>,
+        hints: &str,
+    ) {
+        let after = match params.map_or(Ok(None), cursor) {
+            Ok(after) => after,
+            Err(message) => return self.finish(voice, None, 200, rpc_error(id.get(), INVALID_PARAMS, &message)),
+        };
+        let most = if self.is_streamed(voice) { STREAM_BACKLOG_MAX } else { LIST_PAGE_MAX };
+        let (items, last) = self.joint_page(list, sees, after.as_deref(), most);
+        let next = last.map_or(String::new(), |last| format!(r#","nextCursor":{}"#, json!(last)));
+        let before = format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{{hints}"{}":["#, id.get(), list.keys().0);
+        self.finish_shared(voice, before, items, format!("]{next}}}}}"));
+    }
+
+    /// What servers offer, one after the other by name, and the last of these if there are more.
+    fn joint_page(
+        &self,
+        list: Listing,
+        sees: &[String],
+        after: Option<&str>,
+        most: usize,
+    ) -> (Vec<Shared>, Option<String>) {
+        let (mut items, mut bytes, mut last) = (Vec::new(), 0, "");
         for server in self.visible(sees) {
-            let prefix = match list {
-                Listing::Tools | Listing::Prompts => format!("{}{}", server.definition.name, self.settings.separator),
-                Listing::Resources | Listing::Templates => joint_uri(&server.definition.name, ""),
-            };
-            let text = server.list(list).text.as_deref().unwrap_or_default();
-            all.extend(items(list, text).into_iter().filter_map(|item| prefixed(item, name_key, &prefix)));
+            let name = &server.definition.name;
+            let Some(joint) = server.list(list).joint.as_ref().filter(|joint| !joint.is_empty()) else { continue };
+            if after.is_some_and(|after| name.as_str() <= after) {
+                continue;
+            }
+            if !items.is_empty() && bytes + joint.len() > most {
+                return (items, Some(last.to_string()));
+            }
+            // Each item has a comma before it, and only the first needs none.
+            items.push(Shared { bytes: Arc::clone(joint), from: usize::from(items.is_empty()) });
+            (bytes, last) = (bytes + joint.len(), name);
         }
-        format!(r#""{key}":[{}]"#, all.join(","))
+        (items, None)
     }
 
     /// By name. A server that is stopped offers nothing; one that is coming back offers what it did before.
     fn visible(&self, sees: &[String]) -> Vec<&Server> {
-        let seen = |name: &String| sees.is_empty() || sees.contains(name);
-        let offers = |server: &&Server| {
-            server.parent().is_none() && server.removing.is_none() && server.desired_up && seen(&server.definition.name)
-        };
-        let mut found: Vec<&Server> = self.servers.values().filter(offers).collect();
-        found.sort_by(|a, b| a.definition.name.cmp(&b.definition.name));
-        found
+        let offers = |server: &&Server| server.removing.is_none() && server.desired_up;
+        let found = |id: &ServerId| self.servers.get(id).filter(offers);
+        match sees {
+            [] => self.names.values().filter_map(found).collect(),
+            _ => {
+                let sees: BTreeSet<&String> = sees.iter().collect();
+                sees.into_iter().filter_map(|name| self.names.get(name)).filter_map(found).collect()
+            }
+        }
     }
 
     /// The server that a request is for, and its params with the name as that server knows it.
@@ -125,13 +160,13 @@ impl Core {
             "tools/call" | "prompts/get" => (params, "name"),
             "resources/read" | "resources/subscribe" | "resources/unsubscribe" => (params, "uri"),
             "completion/complete" => {
-                let reference = member(params, "ref").ok_or((INVALID_PARAMS, "ref: is required".to_string()))?;
-                let key = if member(reference, "name").is_some() { "name" } else { "uri" };
+                let reference = params.member("ref").ok_or((INVALID_PARAMS, "ref: is required".to_string()))?;
+                let key = if reference.member("name").is_some() { "name" } else { "uri" };
                 (reference, key)
             }
             _ => return Err((METHOD_NOT_FOUND, format!("Method not found: {method}"))),
         };
-        let raw = member(holder, key);
+        let raw = holder.member(key);
         let text = raw.and_then(|raw| serde_json::from_str::<String>(raw.get()).ok());
         let (Some(raw), Some(text)) = (raw, text) else {
             return Err((INVALID_PARAMS, format!("{key}: expected a string")));
@@ -200,34 +235,60 @@ fn has_scheme(text: &str) -> bool {
     })
 }
 
+/// What stands before a name where all servers are offered at once.
+pub(super) fn joint_prefix(list: Listing, server: &str, separator: &str) -> String {
+    match list {
+        Listing::Tools | Listing::Prompts => format!("{server}{separator}"),
+        Listing::Resources | Listing::Templates => joint_uri(server, ""),
+    }
+}
+
 /// The URIs of a list of resources.
-pub(super) fn resource_uris(listed: &[u8]) -> HashSet<String> {
-    let uri = |item: Json<'_>| serde_json::from_str(member(item, "uri")?.get()).ok();
-    items(Listing::Resources, listed).into_iter().filter_map(uri).collect()
+pub(super) fn resource_uris(items: &[Item<'_>]) -> HashSet<String> {
+    items.iter().filter_map(|item| item.named?.text().map(Cow::into_owned)).collect()
 }
 
-fn member<'a>(object: Json<'a>, key: &str) -> Option<Json<'a>> {
-    #[derive(Deserialize)]
-    struct Members<'a>(#[serde(borrow)] HashMap<String, Json<'a>>);
-    serde_json::from_str::<Members<'a>>(object.get()).ok()?.0.get(key).copied()
+/// Where the next page begins: behind the server that the last one ended with.
+fn cursor(params: Json<'_>) -> Result<Option<String>, String> {
+    match params.member("cursor") {
+        None => Ok(None),
+        Some(raw) if raw.get() == "null" => Ok(None),
+        Some(raw) => match raw.text().filter(|text| text.len() <= NAME_MAX) {
+            Some(text) => Ok(Some(text.into_owned())),
+            None => Err("cursor: is none of this endpoint's; begin without one".to_string()),
+        },
+    }
 }
 
-/// An item under its longer name; everything else of it is as the server wrote it.
-fn prefixed(item: Json<'_>, key: &str, prefix: &str) -> Option<String> {
-    let raw = member(item, key)?;
-    let name: String = serde_json::from_str(raw.get()).ok()?;
-    Some(jsonrpc::spliced(item.get(), raw.get(), &json!(format!("{prefix}{name}")).to_string()))
+/// Items under their longer names, each with a comma before it; everything else of them is as the server wrote it. One without a
+/// name is left out.
+pub(super) fn prefixed(items: &[Item<'_>], prefix: &str) -> Vec<u8> {
+    let size = items.iter().map(|item| item.whole.get().len() + prefix.len() + 1).sum();
+    let mut all = Vec::with_capacity(size);
+    for item in items {
+        let Some((raw, name)) = item.named.and_then(|raw| Some((raw.get(), raw.text()?))) else { continue };
+        let whole = item.whole.get();
+        let start = raw.as_ptr() as usize - whole.as_ptr() as usize;
+        all.push(b',');
+        all.extend_from_slice(&whole.as_bytes()[..start]);
+        all.extend_from_slice(json!(format!("{prefix}{name}")).to_string().as_bytes());
+        all.extend_from_slice(&whole.as_bytes()[start + raw.len()..]);
+    }
+    all
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::json;
 
     #[test]
-    fn an_item_gets_its_longer_name_and_keeps_every_other_byte() {
-        let item = JsonBuf::of(r#"{"x": {"name":1.0e2} , "name" : "a\u00e9\"b","y":[ 1 ]}"#.into()).unwrap();
-        let expected = r#"{"x": {"name":1.0e2} , "name" : "time:aé\"b","y":[ 1 ]}"#;
-        assert_eq!(prefixed(item.as_json(), "name", "time:").unwrap(), expected);
-        assert_eq!(prefixed(Json::of("[]").unwrap(), "name", "x"), None);
+    fn items_get_their_longer_names_and_keep_every_other_byte() {
+        let text = r#"{"tools":[{"x": {"name":1.0e2} , "name" : "a\u00e9\"b","y":[ 1 ]},{"name":7},{"name":"t"}, 3]}"#;
+        let items = json::named_items(text.as_bytes(), "tools", "name", 9).unwrap();
+        let expected = r#",{"x": {"name":1.0e2} , "name" : "time:aé\"b","y":[ 1 ]},{"name":"time:t"}"#;
+        assert_eq!(String::from_utf8(prefixed(&items, "time:")).unwrap(), expected);
+        assert_eq!(resource_uris(&items), HashSet::from(["aé\"b".to_string(), "t".to_string()]));
+        assert_eq!(prefixed(&[], "x"), b"");
     }
 }

@@ -4,16 +4,18 @@
 use crate::api::auth::{self, Principal};
 use crate::api::fault::{Code, Fault, Outcome};
 use crate::api::register;
-use crate::core::contract::{Answer, Ask, Change, LogEntry, Output, ServerRef, StoreOp, StreamEvent, Token};
+use crate::core::contract::{Answer, Ask, Change, Decision, LogEntry, Output, ServerRef, StoreOp, StreamEvent, Token};
+use crate::core::decisions::Key;
 use crate::core::definition::Definition;
 use crate::core::lifecycle::{Event, State};
 use crate::core::listings::Listing;
-use crate::core::outbox::{ChangeKind, Joins, Pending};
+use crate::core::outbox::{ChangeKind, Pending};
 use crate::core::parked::{Hand, WaitOn};
-use crate::core::server::{Follower, Server};
+use crate::core::server::{Follower, Removal, Server};
 use crate::core::{Core, Phase, Timer, status_is};
 use crate::ids::{ConnId, InstanceId, ServerId, Uuid};
-use crate::limits::{FOLLOWERS_MAX, KEEP_ALIVE, SERVERS_MAX, STOP_GRACE, STORE_WAIT, TOKENS_MAX};
+use crate::limits::{FOLLOWERS_MAX, KEEP_ALIVE, SERVERS_MAX, SHUTDOWN_GRACE, STOP_GRACE, STORE_WAIT, TOKENS_MAX};
+use serde_json::Value;
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -55,7 +57,7 @@ impl Core {
         match ask {
             Ask::Call { server, method, params, timeout_ms } => {
                 let id = self.find(&server, who)?;
-                self.call(conn, id, method, params, timeout_ms).map(|()| None)
+                self.call(conn, who, id, method, params, timeout_ms).map(|()| None)
             }
             Ask::Register { definition, wait } => self.register(conn, who, *definition, wait).map(|()| None),
             Ask::List { status, name } => Ok(Some(self.list(who, status.as_deref(), name.as_deref()))),
@@ -65,9 +67,12 @@ impl Core {
             }
             Ask::Patch { server, change } => self.patch(conn, who, self.find(&server, who)?, &change).map(|()| None),
             Ask::Restart { server } => self.restart(conn, self.find(&server, who)?).map(|()| None),
-            Ask::Stop { server } => self.set_desired(conn, self.find(&server, who)?, false),
-            Ask::Start { server } => self.set_desired(conn, self.find(&server, who)?, true),
-            Ask::Delete { server, volumes } => self.delete(conn, self.find(&server, who)?, volumes).map(|()| None),
+            Ask::Stop { server } => {
+                self.stop(conn, self.find(&server, who)?);
+                Ok(None)
+            }
+            Ask::Start { server } => self.start(conn, self.find(&server, who)?).map(|()| None),
+            Ask::Delete { server, volumes } => self.delete(conn, who, &server, volumes).map(|()| None),
             Ask::Logs { server, tail, since_unix_ms, follow, format } => {
                 let id = self.find(&server, who)?;
                 let entries = self.servers[&id].log.tail(tail, since_unix_ms.unwrap_or(0));
@@ -133,16 +138,17 @@ impl Core {
         self.server_id(server).is_some_and(|id| self.find(&ServerRef::Id(id), who).is_ok())
     }
 
-    /// The instance that answers for it now.
-    pub fn http_instance(&self, server: &str, who: &Principal) -> Result<InstanceId, Fault> {
+    /// Its id, the instance that answers for it now, and how long that may take.
+    pub fn http_instance(&self, server: &str, who: &Principal) -> Result<(ServerId, InstanceId, u64), Fault> {
         let id = self.server_id(server).ok_or_else(|| Fault::new(Code::NotFound, "there is no such server"))?;
         let id = self.find(&ServerRef::Id(id), who)?;
         let server = &self.servers[&id];
         server.admits(self.now.mono_ms, self.now)?;
-        server.life.ready_instance().ok_or_else(|| {
+        let instance = server.life.ready_instance().ok_or_else(|| {
             let message = format!("{} is starting", server.definition.name);
             Fault::new(Code::RestartInProgress, message).outcome(Outcome::NotSent).retry_after_ms(1_000)
-        })
+        })?;
+        Ok((id, instance, server.definition.request_timeout_ms))
     }
 
     fn server_id(&self, server: &str) -> Option<ServerId> {
@@ -178,11 +184,12 @@ impl Core {
         id: ServerId,
         entries: Vec<LogEntry>,
     ) -> Result<Answer, Fault> {
-        let server = self.servers.get_mut(&id).expect("found");
-        if server.followers.len() >= FOLLOWERS_MAX {
+        if self.servers[&id].followers.len() >= FOLLOWERS_MAX {
             let message = format!("{FOLLOWERS_MAX} clients follow this log already");
             return Err(Fault::new(Code::Unavailable, message).retry_after_ms(10_000));
         }
+        self.take_watcher(&who.name)?;
+        let server = self.servers.get_mut(&id).expect("found");
         server.followers.push(Follower { conn, owner: Arc::clone(&who.name) });
         self.parked.park(conn, WaitOn::Log(id));
         self.deadlines.set(Timer::Stream(conn), self.now.mono_ms + KEEP_ALIVE.as_millis() as u64);
@@ -192,7 +199,8 @@ impl Core {
     // --- changes ----------------------------------------------------------------------------------------------------
 
     fn register(&mut self, conn: ConnId, who: &Principal, definition: Definition, wait: bool) -> Result<(), Fault> {
-        self.check_place(&definition, who, None)?;
+        self.check_place(&definition)?;
+        self.check_ports(&definition, who, None)?;
         if self.names.contains_key(&definition.name) {
             let message = format!("name: a server named {} is registered already", definition.name);
             return Err(Fault::new(Code::NameTaken, message).with("field", "name"));
@@ -241,8 +249,8 @@ impl Core {
         }
     }
 
-    /// Can this daemon give a definition what it asks of the host? `own`: the server that it replaces.
-    fn check_place(&self, definition: &Definition, who: &Principal, own: Option<ServerId>) -> Result<(), Fault> {
+    /// Can this daemon give a definition what it asks of the host? Ports are another matter.
+    pub(super) fn check_place(&self, definition: &Definition) -> Result<(), Fault> {
         let settings = &self.settings;
         if let Some(name) = &definition.provider
             && !settings.providers.contains(name)
@@ -262,13 +270,20 @@ impl Core {
                 return Err(Fault::field("egress", "needs a `network`; the default here is none"));
             }
         }
-        self.check_ports(definition, who, own)
+        Ok(())
     }
 
-    /// A host port belongs to one server, also while that one is stopped, or about to be stored.
-    fn check_ports(&self, definition: &Definition, who: &Principal, own: Option<ServerId>) -> Result<(), Fault> {
+    /// A host port belongs to one server, also while that one is stopped, or about to be stored. `own`: the server that the
+    /// definition is for.
+    pub(super) fn check_ports(
+        &self,
+        definition: &Definition,
+        who: &Principal,
+        own: Option<ServerId>,
+    ) -> Result<(), Fault> {
         for (index, port) in definition.ports.iter().enumerate() {
-            let known = self.servers.values().map(|server| (server.id, &*server.definition));
+            let known = self.servers.values().filter(|server| server.refused.is_none());
+            let known = known.map(|server| (server.id, &*server.definition));
             let mut others = known.chain(self.outbox.proposed()).filter(|(id, _)| Some(*id) != own);
             if let Some((_, holder)) = others.find(|(_, other)| other.ports.iter().any(|p| p.collides_with(port))) {
                 let (field, name) = (format!("ports[{index}]"), Some(&holder.name).filter(|name| who.may_see(name)));
@@ -282,35 +297,72 @@ impl Core {
 
     fn patch(&mut self, conn: ConnId, who: &Principal, id: ServerId, change: &Change) -> Result<(), Fault> {
         let server = self.changeable(id)?;
-        let (definition, enabled) = register::merge(&server.definition, &change.fields)?;
+        let old = self.named_for_patch(who, server, change)?;
+        let (mut definition, enabled) = register::merge(&old, &change.fields)?;
         let up = enabled.unwrap_or(server.desired_up);
-        self.check_place(&definition, who, Some(id))?;
-        self.change(conn, id, Arc::new(definition), up, ChangeKind::Patch)
+        self.check_place(&definition)?;
+        self.check_ports(&definition, who, Some(id))?;
+        let dropped = !who.servers.is_empty() && register::drop_environment(&old, &mut definition, &change.fields);
+        let name = definition.name.clone();
+        let warning = dropped.then_some(ENVIRONMENT_DROPPED);
+        self.change(conn, id, Arc::new(definition), up, ChangeKind::Patch, warning)?;
+        self.names.insert(name, id);
+        Ok(())
     }
 
-    /// `start` and `stop`. What is already so needs no store.
-    fn set_desired(&mut self, conn: ConnId, id: ServerId, up: bool) -> Result<Option<Answer>, Fault> {
-        if up {
-            self.check_hosting()?;
+    /// What a PATCH is put on top of. A server whose row broke the rule about names gets one by its first PATCH.
+    fn named_for_patch<'s>(
+        &self,
+        who: &Principal,
+        server: &'s Server,
+        change: &Change,
+    ) -> Result<Cow<'s, Definition>, Fault> {
+        let Some(why) = server.refused.as_ref().filter(|_| server.is_nameless()) else {
+            return Ok(Cow::Borrowed(&server.definition));
+        };
+        let Some(wanted) = change.fields.get("name").and_then(Value::as_str) else { return Err(why.clone()) };
+        let name = register::server_name(wanted).map_err(|why| Fault::field("name", why))?;
+        if self.names.get(&name).is_some_and(|taken| *taken != server.id) {
+            let message = format!("name: a server named {name} is registered already");
+            return Err(Fault::new(Code::NameTaken, message).with("field", "name"));
         }
-        let kind = if up { ChangeKind::Start } else { ChangeKind::Stop };
-        if let Some(seq) = self.outbox.join(id, conn, Joins::Change(kind)) {
+        if !who.may_see(&name) {
+            return Err(who.forbid("a server of this name is not one of yours"));
+        }
+        Ok(Cow::Owned(Definition { name, ..(*server.definition).clone() }))
+    }
+
+    /// What is already so needs no store.
+    fn start(&mut self, conn: ConnId, id: ServerId) -> Result<(), Fault> {
+        self.check_hosting()?;
+        if let Some(seq) = self.outbox.join_start(id, conn) {
             self.park(conn, WaitOn::Stored(seq), self.now.mono_ms + STORE_WAIT.as_millis() as u64);
-            return Ok(None);
+            return Ok(());
         }
-        let server = self.changeable(id)?;
-        if server.desired_up == up {
-            let event = if up { Event::Start } else { Event::Stop };
-            if !up {
-                self.retire_kin(id);
-            }
-            self.advance(id, event);
-            self.park_for(conn, id, up);
-            return Ok(None);
+        self.changeable(id)?;
+        self.reconsider(id)?;
+        let server = &self.servers[&id];
+        if server.desired_up {
+            self.advance(id, Event::Start);
+            self.park_for(conn, id, true);
+            return Ok(());
         }
         let definition = Arc::clone(&server.definition);
-        self.change(conn, id, definition, up, kind)?;
-        Ok(None)
+        self.change(conn, id, definition, true, ChangeKind::Start, None)
+    }
+
+    /// Done at once, whether it can be stored now or not.
+    fn stop(&mut self, conn: ConnId, id: ServerId) {
+        // Also if a change that was told to have failed may have brought its row up.
+        let server = &self.servers[&id];
+        match server.desired_up || server.changing || self.outbox.owes(id) {
+            true => self.stop_now(id),
+            false => {
+                self.retire_kin(id);
+                self.advance(id, Event::Stop);
+            }
+        }
+        self.park_for(conn, id, false);
     }
 
     fn change(
@@ -320,17 +372,20 @@ impl Core {
         definition: Arc<Definition>,
         up: bool,
         kind: ChangeKind,
+        warning: Option<&'static str>,
     ) -> Result<(), Fault> {
         self.check_store()?;
         self.servers.get_mut(&id).expect("found").changing = true;
         let op = StoreOp::UpdateServer { id, definition: Arc::clone(&definition), desired_up: up };
-        self.store(conn, Pending::Change { server: id, definition, up, conns: vec![conn], kind }, op);
+        self.store(conn, Pending::Change { server: id, definition, up, conns: vec![conn], kind, warning }, op);
         Ok(())
     }
 
     fn restart(&mut self, conn: ConnId, id: ServerId) -> Result<(), Fault> {
         self.check_hosting()?;
-        let server = self.changeable(id)?;
+        self.changeable(id)?;
+        self.reconsider(id)?;
+        let server = &self.servers[&id];
         if !server.desired_up {
             let message = format!("{} is stopped; start it instead", server.definition.name);
             return Err(Fault::new(Code::ServerStopped, message));
@@ -342,16 +397,33 @@ impl Core {
         Ok(())
     }
 
-    fn delete(&mut self, conn: ConnId, id: ServerId, volumes: bool) -> Result<(), Fault> {
-        if let Some(seq) = self.outbox.join(id, conn, Joins::Delete { volumes }) {
-            self.park(conn, WaitOn::Stored(seq), self.now.mono_ms + STORE_WAIT.as_millis() as u64);
-            return Ok(());
+    /// Done at once, whether it can be stored now or not; answered when nothing of it runs.
+    fn delete(&mut self, conn: ConnId, who: &Principal, server: &ServerRef, volumes: bool) -> Result<(), Fault> {
+        let on_its_way = self.is_being_removed(server, who);
+        let id = on_its_way.map_or_else(|| self.find(server, who), Ok)?;
+        let grace_ms = (STOP_GRACE + SHUTDOWN_GRACE).as_millis() as u64;
+        self.park(conn, WaitOn::Gone(id), self.now.mono_ms + grace_ms);
+        match on_its_way {
+            None => self.delete_now(id, volumes),
+            // Its volumes may go with it as long as it is here; what is on its way out already goes anyway.
+            Some(_) if volumes && self.servers[&id].removing == Some(Removal::KeepsVolumes) => {
+                self.delete_now(id, volumes);
+            }
+            Some(_) => {}
         }
-        self.changeable(id)?;
-        self.check_store()?;
-        self.servers.get_mut(&id).expect("found").changing = true;
-        self.store(conn, Pending::Delete { server: id, conns: vec![conn], volumes }, StoreOp::DeleteServer { id });
         Ok(())
+    }
+
+    /// Somebody else has asked for the same, and it is not done yet.
+    fn is_being_removed(&self, server: &ServerRef, who: &Principal) -> Option<ServerId> {
+        let id = match server {
+            ServerRef::Id(id) => Some(*id),
+            ServerRef::Name(name) => self.names.get(name).copied(),
+        };
+        let server = self.servers.get(&id?)?;
+        let leaves =
+            matches!(server.removing, Some(Removal::KeepsVolumes | Removal::TakesVolumes | Removal::VolumesLeave));
+        (leaves && server.parent().is_none() && who.may_see(&server.definition.name)).then_some(server.id)
     }
 
     /// Lets the client wait until the server is up or down, if it is not so already.
@@ -374,8 +446,10 @@ impl Core {
     /// One change at a time: the next must see the outcome of the last.
     fn changeable(&self, id: ServerId) -> Result<&Server, Fault> {
         let server = &self.servers[&id];
-        match server.changing {
+        // That it was stopped must not be found on disk by a daemon that comes after a later start.
+        match server.changing || self.decisions.is_open(&Key::Server(id)) {
             false => Ok(server),
+            true if !self.outbox.available() => Err(store_unavailable()),
             true => {
                 let message = format!("another change to {} is being stored", server.definition.name);
                 Err(Fault::new(Code::Unavailable, message).retry_after_ms(1_000))
@@ -435,12 +509,18 @@ impl Core {
             let message = "the admin token belongs to the data directory; remove admin.token and restart to replace it";
             return Err(Fault::new(Code::InvalidRequest, message));
         }
-        self.check_store()?;
-        let op = StoreOp::DeleteToken { name: name.clone() };
-        self.store(conn, Pending::TokenDelete { name, conn }, op);
+        let hash = token.hash;
+        self.tokens.remove(&name);
+        self.end_clients_of(&name);
+        self.parked.park(conn, WaitOn::Revoked);
+        self.wait_for_revocation(name.clone(), conn);
+        self.decide(Decision::Revoke { name, hash });
         Ok(())
     }
 }
+
+const ENVIRONMENT_DROPPED: &str = "the environment was dropped, because a token that is limited to some servers has changed \
+     what runs: send all variables with such a change";
 
 pub(super) fn store_unavailable() -> Fault {
     Fault::new(Code::StoreUnavailable, "the change cannot be made durable: the database is away").retry_after_ms(2_000)

@@ -2,9 +2,10 @@
 //! written and whose answer a line is; never looks into `params` or `result`. Invariant: every call that enters ends
 //! once, and an answer reaches the client that asked, or nobody.
 
+use crate::api::auth::Principal;
 use crate::api::fault::{Code, Fault, Outcome};
-use crate::core::calls::{Call, Caller, Stage};
-use crate::core::contract::{Answer, LogEntry, LogSource, Output};
+use crate::core::calls::{Call, Caller, Extended, Stage};
+use crate::core::contract::{Answer, LogSource, Output};
 use crate::core::era_params::{Newer, with_era};
 use crate::core::eras::Support;
 use crate::core::lifecycle::Event;
@@ -14,15 +15,17 @@ use crate::core::server::{Dialect, Face, Hello, Kin, Refusal};
 use crate::core::sessions::{Abilities, Again};
 use crate::core::wording::minted_token;
 use crate::core::{Core, Phase, Timer};
-use crate::ids::{CallId, ConnId, InstanceId, ServerId};
+use crate::ids::{CallId, ConnId, InstanceId, ServerId, SessionId};
 use crate::limits::{
-    LINE_MAX, LOG_LINE_MAX, QUEUED_BYTES_MAX, REQUEST_TIMEOUT_MAX, SERVER_INFO_MAX, STDIN_BACKLOG_MAX,
+    CONTENDED_CALL_GRACE, LINE_MAX, LOG_LINE_MAX, REQUEST_TIMEOUT_MAX, SERVER_INFO_MAX, STDIN_BACKLOG_MAX,
 };
+use crate::shares::{Owner, Resource};
 use crate::wire::json::{Json, JsonBuf};
 use crate::wire::jsonrpc::{self, Message, Reply, Torn};
 use crate::wire::lines::Line;
 use serde::Deserialize;
 use std::borrow::Cow;
+use std::sync::Arc;
 
 /// What the daemon says of itself to every server: the newest version that has a handshake, and whatever any of its
 /// clients might be able to do. What a client did not declare is refused in its name (`questions.rs`).
@@ -42,13 +45,14 @@ impl Core {
     pub(super) fn call(
         &mut self,
         conn: ConnId,
+        who: &Principal,
         id: ServerId,
         method: Json<'_>,
         params: Option<Json<'_>>,
         timeout_ms: Option<u64>,
     ) -> Result<(), Fault> {
         let newer = self.servers[&id].dialect == Dialect::Stateless;
-        let (call_id, _) = self.submit(id, timeout_ms, Caller::Client(conn), |call| {
+        let (call_id, _) = self.submit(id, Some(&who.name), timeout_ms, Caller::Client(conn), |call| {
             // The client's own progress token might be another client's call.
             let ours = match newer {
                 true => Some(in_newer_era(params, call)),
@@ -65,10 +69,12 @@ impl Core {
         Ok(())
     }
 
-    /// Sends a call, or queues it; gives its id and the time it has. `line` makes the message for an id.
+    /// Sends a call, or queues it; gives its id and the time it has. `line` makes the message for an id; `by` is the
+    /// principal who asks.
     pub(super) fn submit(
         &mut self,
         id: ServerId,
+        by: Option<&Arc<str>>,
         timeout_ms: Option<u64>,
         caller: Caller,
         line: impl FnOnce(u64) -> Vec<u8>,
@@ -83,20 +89,18 @@ impl Core {
             return Err(Fault::new(Code::BridgeDisabled, message).outcome(Outcome::NotSent));
         }
         let timeout_ms = timeout_ms.unwrap_or(def.request_timeout_ms).min(REQUEST_TIMEOUT_MAX.as_millis() as u64);
-        let deadline_ms = now.mono_ms + timeout_ms;
+        let (deadline_ms, due_ms) = (now.mono_ms + timeout_ms, now.mono_ms + def.request_timeout_ms);
         server.admits(deadline_ms, now)?;
         let free = server.lane.waiting() == 0 && server.lane.in_flight().len() < def.max_in_flight as usize;
         let ready = server.life.ready_instance().filter(|_| free);
+        let full = ready.is_none() && server.lane.waiting() >= def.queue_max as usize;
         let bounded = matches!(caller, Caller::Client(_) | Caller::Mcp);
-        if ready.is_none()
-            && bounded
-            && (server.lane.waiting() >= def.queue_max as usize || self.calls.queued_bytes() > QUEUED_BYTES_MAX)
-        {
-            let message = format!("{}: {} calls wait already", def.name, server.lane.waiting());
-            return Err(Fault::new(Code::QueueFull, message).outcome(Outcome::NotSent).retry_after_ms(1_000));
+        if full && bounded {
+            self.make_place(id, by)?;
         }
         let call_id = self.calls.mint();
         let line = line(call_id.0);
+        let server = self.servers.get_mut(&id).expect("just seen");
         match ready {
             Some(instance) => {
                 self.calls.insert(call_id, Call { server: id, caller, deadline_ms, stage: Stage::Sent { instance } });
@@ -104,9 +108,16 @@ impl Core {
                 self.outputs.push_back(Output::Write { instance, bytes: line, call: Some(call_id) });
             }
             None => {
-                self.calls.insert(call_id, Call { server: id, caller, deadline_ms, stage: Stage::Queued { line } });
-                server.lane.enqueue(call_id);
+                let call = Call { server: id, caller, deadline_ms, stage: Stage::Queued { line, by: by.cloned() } };
+                if self.shares.take(&Owner::Server(id), Resource::Memory, call.waiting_bytes()).is_err() {
+                    return Err(calls_too_large(&server.definition.name));
+                }
+                self.calls.insert(call_id, call);
+                server.lane.enqueue(call_id, by);
             }
+        }
+        if let Some(by) = by.filter(|_| deadline_ms > due_ms) {
+            server.lane.extend(Extended { call: call_id, by: Arc::clone(by), due_ms });
         }
         let queued = ready.is_none();
         let stale = server.last_used_unix_ms.is_none_or(|at| now.unix_ms.saturating_sub(at) > LAST_USED_STEP_MS);
@@ -117,18 +128,53 @@ impl Core {
         self.deadlines.set(Timer::Call(call_id), deadline_ms);
         if queued {
             self.hurry_suspended(id);
+            self.hurry_extended(id);
         }
         Ok((call_id, timeout_ms))
+    }
+
+    /// The queue is full. Whoever fills it makes way for somebody who has less of it.
+    fn make_place(&mut self, id: ServerId, newcomer: Option<&Arc<str>>) -> Result<(), Fault> {
+        let server = &self.servers[&id];
+        let full = |what: &str| {
+            let message = format!("{}: {} calls wait already{what}", server.definition.name, server.lane.waiting());
+            Fault::new(Code::QueueFull, message).outcome(Outcome::NotSent).retry_after_ms(1_000)
+        };
+        let gives_way = newcomer.and_then(|newcomer| server.lane.gives_way_to(newcomer, &self.calls));
+        let call = gives_way.ok_or_else(|| full(""))?;
+        let fault = full(", most of them yours, and somebody else wants a place");
+        self.end_call(call, Answer::Refused(fault));
+        Ok(())
+    }
+
+    /// Somebody else waits: calls that hold the server for longer than its definition says end when that says so.
+    fn hurry_extended(&mut self, id: ServerId) {
+        let least_ms = self.now.mono_ms + CONTENDED_CALL_GRACE.as_millis() as u64;
+        let contended =
+            self.servers[&id].lane.contended().map(|extended| (extended.call, extended.due_ms.max(least_ms)));
+        for (call, due_ms) in contended.collect::<Vec<_>>() {
+            if self.calls.get(call).is_some_and(|call| call.deadline_ms > due_ms) {
+                self.calls.postpone(call, due_ms);
+                self.deadlines.set(Timer::Call(call), due_ms);
+            }
+        }
     }
 
     /// Writes as many waiting calls as the server takes at once.
     pub(super) fn pump(&mut self, id: ServerId) {
         let Some(server) = self.servers.get_mut(&id) else { return };
         let Some(instance) = server.life.ready_instance() else { return };
+        let mut sent = false;
         while server.lane.in_flight().len() < server.definition.max_in_flight as usize {
-            let Some(call) = server.lane.dequeue(&self.calls) else { return };
+            let Some(call) = server.lane.dequeue(&self.calls) else { break };
+            let waited = self.calls.get(call).map_or(0, Call::waiting_bytes);
+            self.shares.give_back(&Owner::Server(id), Resource::Memory, waited);
             let bytes = self.calls.send(call, instance);
             self.outputs.push_back(Output::Write { instance, bytes, call: Some(call) });
+            sent = true;
+        }
+        if sent && server.lane.waiting() > 0 {
+            self.hurry_extended(id);
         }
     }
 
@@ -246,39 +292,59 @@ impl Core {
     // --- back -------------------------------------------------------------------------------------------------------
 
     pub(super) fn line_read(&mut self, instance: InstanceId, line: Line<'_>) {
-        let Some(id) = self.instances.get(&instance).copied() else { return };
-        match line {
-            Line::Whole(bytes) => match jsonrpc::parse(bytes) {
-                Some(Message::Reply { id: wire_id, body }) => {
-                    self.heard(id);
-                    self.replied(id, instance, CallId(wire_id), body);
-                }
-                Some(Message::Request { id: asked, method, params }) => {
-                    self.heard(id);
-                    self.asked_by_server(id, instance, asked, &method, params);
-                }
-                Some(Message::Notification { method, params }) => {
-                    self.heard(id);
-                    self.notified(id, instance, &method, params);
-                }
-                Some(Message::Stray) | None => self.noise(id, instance, bytes),
-            },
-            Line::TooLong { head, tail } => self.too_long(id, instance, head, tail),
+        self.work = 0;
+        let before = self.outputs.len();
+        let (bytes, is_awaited) = match (self.instances.get(&instance).copied(), line) {
+            (None, Line::Whole(bytes)) => (bytes.len(), false),
+            (None, Line::TooLong { .. }) => (0, false),
+            (Some(id), Line::Whole(bytes)) => (bytes.len(), self.whole_line_read(id, instance, bytes)),
+            (Some(id), Line::TooLong { head, tail }) => {
+                self.too_long(id, instance, head, tail);
+                (0, false)
+            }
+        };
+        match is_awaited {
+            // The client's request has paid for it.
+            true => self.work = 0,
+            false => self.charge(1, bytes, before),
         }
     }
 
-    fn replied(&mut self, id: ServerId, instance: InstanceId, call_id: CallId, reply: Reply<'_>) {
+    /// True: a client waits for it.
+    fn whole_line_read(&mut self, id: ServerId, instance: InstanceId, bytes: &[u8]) -> bool {
+        match jsonrpc::parse(bytes) {
+            Some(Message::Reply { id: wire_id, body }) => {
+                self.heard(id);
+                return self.replied(id, instance, CallId(wire_id), body);
+            }
+            Some(Message::Request { id: asked, method, params }) => {
+                self.heard(id);
+                self.asked_by_server(id, instance, asked, &method, params);
+            }
+            Some(Message::Notification { method, params }) => {
+                self.heard(id);
+                self.notified(id, instance, &method, params);
+            }
+            Some(Message::Stray) | None => self.noise(id, instance, bytes),
+        }
+        false
+    }
+
+    /// True: a client waits for it, or the daemon for a handshake.
+    fn replied(&mut self, id: ServerId, instance: InstanceId, call_id: CallId, reply: Reply<'_>) -> bool {
         let current = |call: &Call| match call.stage {
             Stage::Sent { instance: to } => call.server == id && to == instance,
             Stage::Queued { .. } => false,
         };
         let Some(call) = self.calls.get(call_id).filter(|call| current(call)) else {
-            let Some(server) = self.servers.get_mut(&id) else { return };
+            let Some(server) = self.servers.get_mut(&id) else { return false };
+            server.lane.unanswered.came_late(call_id);
             let to_probe = server.pulse.as_mut().is_some_and(|pulse| pulse.takes(call_id));
             server.said.late += u64::from(!to_probe);
-            return;
+            return false;
         };
-        match call.caller {
+        let caller = call.caller;
+        match caller {
             Caller::Client(_) => {
                 let answer = match reply {
                     Reply::Result(raw) => Answer::Result(raw.get().as_bytes().to_vec()),
@@ -304,19 +370,31 @@ impl Core {
             }
             Caller::Own => _ = self.take_call(call_id),
         }
+        match caller {
+            Caller::Client(_) | Caller::Mcp | Caller::Handshake => true,
+            // A server has its list asked for whenever it says that it has changed.
+            Caller::List(_) | Caller::Own => false,
+        }
     }
 
     fn too_long(&mut self, id: ServerId, instance: InstanceId, head: &[u8], tail: &[u8]) {
-        let Some(server) = self.servers.get(&id) else { return };
+        let Some(server) = self.servers.get_mut(&id) else { return };
+        let torn = jsonrpc::reply_id_of_torn(head, tail);
+        if let Torn::ReplyTo(wire_id) = torn {
+            server.lane.unanswered.came_late(CallId(wire_id));
+        }
         let in_flight = server.lane.in_flight();
-        let call = match jsonrpc::reply_id_of_torn(head, tail) {
+        let call = match torn {
             Torn::ReplyTo(wire_id) => Some(CallId(wire_id)).filter(|call| in_flight.contains(call)),
             Torn::NotAReply => None,
-            // With one call out there is no doubt whose answer it was.
+            // With one call out there is hardly a doubt whose answer it was; but it may have been no answer.
             Torn::Unknown => in_flight.first().copied().filter(|_| in_flight.len() == 1),
         };
         self.noise(id, instance, format!("a line of more than {LINE_MAX} bytes was discarded").as_bytes());
         if let Some(call) = call {
+            if torn == Torn::Unknown {
+                self.gave_up(call, self.session_of_call(call));
+            }
             let message = format!("the answer is one line of more than {LINE_MAX} bytes (line_max)");
             let fault = Fault::new(Code::ResponseTooLarge, message).with("line_max", LINE_MAX);
             self.end_call(call, Answer::Refused(fault.outcome(Outcome::SentUnknown)));
@@ -331,13 +409,11 @@ impl Core {
             pulse.babbled(self.now.mono_ms);
         }
         server.said.content_length |= bytes.len() > 15 && bytes[..15].eq_ignore_ascii_case(b"content-length:");
-        let text = printable(&bytes[..bytes.len().min(LOG_LINE_MAX)]);
-        let at_unix_ms = self.now.unix_ms;
-        let entry = LogEntry { at_unix_ms, instance: Some(instance), source: LogSource::Noise, text };
         let id = self.logs_of(id);
         let Some(server) = self.servers.get_mut(&id) else { return };
-        server.log.push(entry.clone());
-        self.stream(id, entry);
+        let said = &bytes[..bytes.len().min(LOG_LINE_MAX)];
+        let entry = server.log.said(instance, LogSource::Noise, said, self.now);
+        self.stream_said(id, entry);
     }
 
     // --- ends -------------------------------------------------------------------------------------------------------
@@ -346,8 +422,9 @@ impl Core {
     fn take_call(&mut self, call_id: CallId) -> Option<Call> {
         let call = self.calls.take(call_id)?;
         self.deadlines.cancel(Timer::Call(call_id));
+        self.shares.give_back(&Owner::Server(call.server), Resource::Memory, call.waiting_bytes());
         if let Some(server) = self.servers.get_mut(&call.server)
-            && server.lane.ended(call_id, &self.calls)
+            && server.lane.ended(call_id, &call, &self.calls)
         {
             self.pump(call.server);
         }
@@ -377,15 +454,16 @@ impl Core {
     pub(super) fn call_timed_out(&mut self, call_id: CallId) {
         let Some(call) = self.calls.get(call_id) else { return self.round_timed_out(call_id) };
         let (id, caller) = (call.server, call.caller);
-        let server = &self.servers[&id];
         let outcome = match &call.stage {
             Stage::Queued { .. } => Outcome::NotSent,
             Stage::Sent { instance } => {
                 let bytes = jsonrpc::cancelled(call_id.0, "the client's deadline has passed");
                 self.outputs.push_back(Output::Write { instance: *instance, bytes, call: None });
+                self.gave_up(call_id, self.session_of_call(call_id));
                 Outcome::SentUnknown
             }
         };
+        let server = &self.servers[&id];
         log::info!("server={} call={call_id} timed out, {}", server.definition.name, outcome.wire());
         let message = match outcome {
             Outcome::NotSent => "the deadline passed before the call could be sent",
@@ -395,7 +473,8 @@ impl Core {
         match (caller, outcome) {
             (Caller::Handshake, _) => self.handshake_unanswered(id),
             (Caller::Client(_) | Caller::Mcp | Caller::Own | Caller::List(_), Outcome::SentUnknown) => self.suspect(id),
-            (Caller::Client(_) | Caller::Mcp | Caller::Own | Caller::List(_), Outcome::NotSent) => {}
+            (Caller::List(list), Outcome::NotSent) => self.list_put_off(id, list),
+            (Caller::Client(_) | Caller::Mcp | Caller::Own, Outcome::NotSent) => {}
         }
     }
 
@@ -407,13 +486,31 @@ impl Core {
         }
     }
 
-    /// The client has left: the server is told, and the slot is free.
-    pub(super) fn abandon_call(&mut self, call_id: CallId, why: &str) {
+    /// The client has left, one of this session if it had any: the server is told, and the slot is free.
+    pub(super) fn abandon_call(&mut self, call_id: CallId, session: Option<SessionId>, why: &str) {
         if let Some(Call { stage: Stage::Sent { instance }, .. }) = self.calls.get(call_id) {
             let bytes = jsonrpc::cancelled(call_id.0, why);
             self.outputs.push_back(Output::Write { instance: *instance, bytes, call: None });
+            self.gave_up(call_id, session);
         }
         self.take_call(call_id);
+    }
+
+    fn session_of_call(&self, call_id: CallId) -> Option<SessionId> {
+        self.errands.get(&call_id).and_then(|errand| errand.session)
+    }
+
+    /// A call that was sent ends without the server's answer: until that comes, what the server says may be about it.
+    fn gave_up(&mut self, call_id: CallId, session: Option<SessionId>) {
+        let Some(call) = self.calls.get(call_id) else { return };
+        match call.caller {
+            Caller::Client(_) | Caller::Mcp => {
+                let server = self.servers.get_mut(&call.server).expect("it was sent there");
+                server.lane.unanswered.gave_up(call_id, session);
+            }
+            // Nothing of a client's is in them.
+            Caller::Own | Caller::Handshake | Caller::List(_) => {}
+        }
     }
 
     /// No answer will come any more: what is in flight fails at once.
@@ -427,6 +524,12 @@ impl Core {
 /// The params of a REST client's call, for a server without sessions.
 fn in_newer_era(params: Option<Json<'_>>, call: u64) -> String {
     with_era(&Again::first("", params), &Newer { abilities: &Abilities::default(), level: None }, call).0
+}
+
+/// Calls that wait for this server take all the memory that they may.
+pub(super) fn calls_too_large(name: &str) -> Fault {
+    let message = format!("{name}: the calls that wait are too large together");
+    Fault::new(Code::QueueFull, message).outcome(Outcome::NotSent).retry_after_ms(1_000)
 }
 
 fn bad_output(message: &str) -> Fault {

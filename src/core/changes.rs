@@ -1,20 +1,28 @@
 //! What becomes of changes once the store has spoken: a change is done to the core only after it is durable, and a
-//! client is told only after that. An outcome that is unknown is told as a failure and then made one (`Reconcile`).
+//! client is told only after that. An outcome that is unknown is told as a failure and then made one (`Reconcile`). What
+//! takes something away (stop, delete, revoke) is done at once instead, and made durable by `decisions`.
 
 use crate::api::fault::{Code, Fault};
-use crate::core::Core;
 use crate::core::asks::{is_at_rest, needs_restart, store_unavailable};
-use crate::core::contract::{Answer, Output, StoreOp, StoreOutcome};
+use crate::core::contract::{Answer, Decision, Output, StoreOp, StoreOutcome};
+use crate::core::decisions::Key;
 use crate::core::definition::Definition;
 use crate::core::lifecycle::{Event, State};
 use crate::core::outbox::{ChangeKind, Pending};
 use crate::core::parked::{Hand, WaitOn};
 use crate::core::server::{Removal, Server};
+use crate::core::{Core, Timer};
 use crate::ids::{ConnId, ServerId, StoreSeq};
-use crate::limits::{SHUTDOWN_GRACE, STOP_GRACE};
+use crate::limits::{STOP_GRACE, VOLUMES_RETRY};
 use std::sync::Arc;
 
 impl Core {
+    pub(super) fn store_lost(&mut self, why: &str) {
+        log::warn!("store lost: {why}; calls go on, changes are refused until it is back");
+        self.outbox.lost();
+        self.decisions_are_late(|_| true);
+    }
+
     pub(super) fn store_done(&mut self, seq: StoreSeq, outcome: StoreOutcome) {
         if let Some(pending) = self.outbox.done(seq) {
             self.settle_change(pending, outcome);
@@ -30,6 +38,10 @@ impl Core {
             StoreOutcome::Committed => self.committed(pending),
             StoreOutcome::Rejected(why) => {
                 log::error!("the store refused a write: {why}");
+                self.outbox.refuse(&pending);
+                if self.outbox.has_refused() {
+                    self.store_refused();
+                }
                 self.undone(pending, Fault::new(Code::StoreUnavailable, format!("the database refused it: {why}")));
             }
             StoreOutcome::Unknown(why) => {
@@ -52,18 +64,21 @@ impl Core {
     fn committed(&mut self, pending: Pending) {
         match pending {
             Pending::Register { server, definition, conn, wait } => self.registered(server, definition, conn, wait),
-            Pending::Change { server, definition, up, conns, kind } => {
-                self.changed(server, definition, up, &conns, kind)
+            Pending::Change { server, definition, up, conns, kind, warning } => {
+                if let Some(server) = self.servers.get_mut(&server)
+                    && server.definition.environment != definition.environment
+                {
+                    server.warning = warning;
+                }
+                self.changed(server, definition, up, &conns, kind);
             }
-            Pending::Delete { server, conns, volumes } => self.deleted(server, &conns, volumes),
             Pending::TokenInsert { token, secret, conn, .. } => {
                 self.tokens.insert(token.clone());
                 self.answer(conn, Answer::TokenCreated { token, secret });
             }
-            Pending::TokenDelete { name, conn } => {
-                self.tokens.remove(&name);
-                self.end_clients_of(&name);
-                self.answer(conn, Answer::TokenRevoked);
+            Pending::Reconcile { server } if !self.outbox.owes(server) => self.decision_stored(&Key::Server(server)),
+            Pending::ReconcileToken { name } if !self.outbox.owes_token(&name) => {
+                self.decision_stored(&Key::Token(name))
             }
             Pending::Status { .. }
             | Pending::Reconcile { .. }
@@ -79,15 +94,20 @@ impl Core {
                 self.names.remove(&definition.name);
                 self.refuse(conn, fault);
             }
-            Pending::Change { server, conns, .. } | Pending::Delete { server, conns, .. } => {
+            Pending::Change { server, definition, conns, .. } => {
                 if let Some(server) = self.servers.get_mut(&server) {
                     server.changing = false;
+                    // One that had no name was to have this one.
+                    if server.definition.name != definition.name {
+                        self.names.remove(&definition.name);
+                    }
                 }
                 for conn in conns {
                     self.refuse(conn, fault.clone());
                 }
+                self.follow_removal(server);
             }
-            Pending::TokenInsert { conn, .. } | Pending::TokenDelete { conn, .. } => self.refuse(conn, fault),
+            Pending::TokenInsert { conn, .. } => self.refuse(conn, fault),
             Pending::Status { .. } | Pending::Reconcile { .. } | Pending::ReconcileToken { .. } => {}
             Pending::AdminToken => log::error!("the admin token could not be stored; it works until the next restart"),
         }
@@ -112,18 +132,31 @@ impl Core {
         }
         if waiting && !wait {
             let answer = self.ready_answer(id, Hand::Registered);
-            self.deadlines.cancel(super::Timer::Client(conn));
+            self.deadlines.cancel(Timer::Client(conn));
             self.outputs.push_back(Output::Answer { conn, answer });
         }
     }
 
     fn changed(&mut self, id: ServerId, definition: Arc<Definition>, up: bool, conns: &[ConnId], kind: ChangeKind) {
-        let server = self.servers.get_mut(&id).expect("a server that changes is not removed");
-        let restart = needs_restart(&server.definition, &definition);
+        let server = self.servers.get_mut(&id).expect("one that changes is not forgotten");
+        server.changing = false;
+        if server.removing.is_some() {
+            let fault = Fault::new(Code::NotFound, "the server was removed meanwhile");
+            conns.iter().for_each(|conn| self.refuse(*conn, fault.clone()));
+            return self.follow_removal(id);
+        }
+        if server.definition.name != definition.name {
+            self.names.remove(&server.definition.name);
+        }
+        // Whoever has changed it has been through all rules.
+        let was_refused = server.refused.take().is_some();
+        if was_refused {
+            server.last_error = None;
+        }
+        let restart = was_refused || needs_restart(&server.definition, &definition);
         let sharing_changed = server.definition.shared != definition.shared;
         let was_up = std::mem::replace(&mut server.desired_up, up);
         server.definition = definition;
-        server.changing = false;
         self.arm_pulse(id);
         let waiting: Vec<ConnId> = conns.iter().copied().filter(|conn| self.parked.release(*conn).is_some()).collect();
         let hosting = self.settings.hosting && self.is_running();
@@ -140,7 +173,7 @@ impl Core {
         if sharing_changed {
             self.forget_clients(id);
         }
-        if matches!(kind, ChangeKind::Start | ChangeKind::Stop) {
+        if kind == ChangeKind::Start {
             self.offer_changed(id);
         }
         if let Some(event) = event {
@@ -151,24 +184,32 @@ impl Core {
         }
     }
 
-    fn deleted(&mut self, id: ServerId, conns: &[ConnId], volumes: bool) {
-        let server = self.servers.get_mut(&id).expect("a server that changes is not removed");
-        server.removing = Some(if volumes { Removal::TakesVolumes } else { Removal::KeepsVolumes });
-        server.desired_up = false;
-        for conn in conns {
-            if self.parked.release(*conn).is_some() {
-                let grace_ms = (STOP_GRACE + SHUTDOWN_GRACE).as_millis() as u64;
-                self.park(*conn, WaitOn::Gone(id), self.now.mono_ms + grace_ms);
-            }
-        }
+    /// It is down from here on, whatever the store says.
+    pub(super) fn stop_now(&mut self, id: ServerId) {
+        self.servers.get_mut(&id).expect("found").desired_up = false;
+        self.outbox.keep_down(id);
         self.retire_kin(id);
         self.offer_changed(id);
+        self.advance(id, Event::Stop);
+        self.decide(Decision::Stop { server: id });
+    }
+
+    /// It is gone for everybody from here on, whatever the store says; it leaves when it is down.
+    pub(super) fn delete_now(&mut self, id: ServerId, volumes: bool) {
+        let server = self.servers.get_mut(&id).expect("found");
+        server.removing = Some(if volumes { Removal::TakesVolumes } else { Removal::KeepsVolumes });
+        server.desired_up = false;
+        let name = server.definition.name.clone();
+        self.outbox.keep_down(id);
+        self.retire_kin(id);
+        self.offer_changed(id);
+        self.decide(Decision::Delete { server: id, name, volumes });
         // `Failed` has no instance but is no `Down` either; a stop makes it one.
         self.advance(id, Event::Stop);
     }
 
-    /// Its record is gone. Once it is down, with all its further instances, it is forgotten; before that its volumes go, and
-    /// its name stays taken until then: the next one of that name would have its own removed with them.
+    /// Once it is down, with all its further instances, it is told to be gone; before that its volumes go. Its name stays
+    /// taken until nothing can bring it back: the next one of that name would have its own volumes removed.
     pub(super) fn follow_removal(&mut self, id: ServerId) {
         let has_kin = || self.servers.values().any(|server| server.parent() == Some(id));
         let is_down = |server: &&Server| *server.life.state() == State::Down;
@@ -178,44 +219,96 @@ impl Core {
         }
         let server = self.servers.get_mut(&id).expect("just seen");
         match removing {
-            Removal::KeepsVolumes => self.forget(id, None),
+            Removal::KeepsVolumes => self.gone(id),
             Removal::TakesVolumes => {
                 server.removing = Some(Removal::VolumesLeave);
                 let name = server.definition.name.clone();
                 self.outputs.push_back(Output::RemoveVolumes { server: id, name });
             }
             Removal::VolumesLeave => {}
+            Removal::Gone => self.forget(id),
         }
     }
 
     pub(super) fn volumes_removed(&mut self, id: ServerId, outcome: Result<(), String>) {
-        let fault = outcome.err().map(|why| {
-            let message = format!("the server is removed, but not all of its volumes: {why}; see `stdiod volume ls`");
-            Fault::new(Code::Unavailable, message)
-        });
-        self.forget(id, fault);
+        let Some(server) = self.servers.get(&id) else { return };
+        let Err(why) = outcome else { return self.gone(id) };
+        let name = server.definition.name.clone();
+        log::error!("server={name} its volumes are not removed: {why}; tried again in {VOLUMES_RETRY:?}");
+        let message = format!(
+            "the server is removed, but not all of its volumes: {why}; it is tried again, see `stdiod volume ls`"
+        );
+        self.tell_removal(id, || Answer::Refused(Fault::new(Code::Unavailable, message.clone())));
+        self.deadlines.set(Timer::Volumes(id), self.now.mono_ms + VOLUMES_RETRY.as_millis() as u64);
     }
 
-    /// The last of a removed server: its record is gone and so is its container. `fault`: what could not be removed.
-    fn forget(&mut self, id: ServerId, fault: Option<Fault>) {
-        let Some(server) = self.servers.remove(&id) else { return };
-        self.deadlines.cancel(super::Timer::State(id));
+    pub(super) fn volumes_again(&mut self, id: ServerId) {
+        if let Some(server) = self.servers.get(&id) {
+            self.outputs.push_back(Output::RemoveVolumes { server: id, name: server.definition.name.clone() });
+        }
+    }
+
+    /// Its container is gone, and so are its volumes if they were to go.
+    fn gone(&mut self, id: ServerId) {
+        let server = self.servers.get_mut(&id).expect("it is being removed");
+        let took_volumes = server.removing.replace(Removal::Gone) == Some(Removal::VolumesLeave);
+        let (name, followers) = (server.definition.name.clone(), std::mem::take(&mut server.followers));
+        self.deadlines.cancel(Timer::State(id));
         self.fail_rounds(id);
+        let mut server = self.servers.remove(&id).expect("just seen");
+        self.forget_lists(&mut server);
         if let Some(parent) = server.parent() {
             return self.follow_removal(parent);
         }
-        let name = server.definition.name.clone();
+        self.servers.insert(id, server);
         log::info!("server={name} id={id} removed");
-        self.names.remove(&name);
         self.forget_clients(id);
-        self.outbox.forget(id);
+        let server = self.servers.remove(&id).expect("just seen");
         self.tell_presence(&server, "removed");
+        self.servers.insert(id, server);
         self.outputs.push_back(Output::LogRemove { server: id });
-        for (conn, _) in self.parked.on_server(id) {
-            self.answer(conn, fault.clone().map_or(Answer::Deleted, Answer::Refused));
-        }
-        for follower in server.followers {
+        for follower in followers {
+            self.give_watcher_back(&follower.owner);
             self.close_conn(follower.conn);
+        }
+        if took_volumes {
+            // The store need not remember them any longer.
+            self.outbox.reconcile(id);
+            self.schedule_flush();
+        }
+        self.forget(id);
+    }
+
+    /// The last of a removed server, if nothing can bring it back; and whoever waits for its end has waited long enough.
+    fn forget(&mut self, id: ServerId) {
+        let key = Key::Server(id);
+        let server = &self.servers[&id];
+        if !server.changing && !self.decisions.is_open(&key) {
+            self.names.remove(&server.definition.name);
+            self.servers.remove(&id);
+            self.outbox.forget(id);
+        }
+        if self.decisions.is_settled(&key) {
+            self.tell_removal(id, || Answer::Deleted);
+        }
+    }
+
+    /// To whoever has removed it; whoever waits for something else of it waits for nothing.
+    fn tell_removal(&mut self, id: ServerId, answer: impl Fn() -> Answer) {
+        for (conn, on) in self.parked.on_server(id) {
+            match on {
+                WaitOn::Gone(_) => self.answer(conn, answer()),
+                WaitOn::Face(_) => self.answer_greeting(conn, id),
+                WaitOn::Reply(_)
+                | WaitOn::Stored(_)
+                | WaitOn::Revoked
+                | WaitOn::Ready { .. }
+                | WaitOn::Down(_)
+                | WaitOn::Log(_)
+                | WaitOn::News
+                | WaitOn::Voice(_)
+                | WaitOn::Ears(_) => self.answer(conn, self.status_answer(id)),
+            }
         }
     }
 
@@ -234,13 +327,26 @@ impl Core {
                 continue;
             }
             let op = match self.servers.get(&id) {
-                Some(server) if server.removing.is_none() => StoreOp::InsertServer(Box::new(server.to_stored())),
-                Some(_) | None => StoreOp::DeleteServer { id },
+                Some(server) => match server.removing {
+                    // What is wrong with its row is left as it is, until somebody puts it right or removes it.
+                    None if server.refused.is_some() => StoreOp::SetDesired { id, up: server.desired_up },
+                    None => StoreOp::InsertServer(Box::new(server.to_stored())),
+                    Some(Removal::TakesVolumes | Removal::VolumesLeave) => {
+                        StoreOp::DeleteServer { id, volumes: Some(server.definition.name.clone()) }
+                    }
+                    Some(Removal::KeepsVolumes | Removal::Gone) => StoreOp::DeleteServer { id, volumes: None },
+                },
+                None => StoreOp::DeleteServer { id, volumes: None },
             };
             let seq = self.outbox.issue(Pending::Reconcile { server: id });
             self.outputs.push_back(Output::Store { seq, op });
         }
         for name in tokens {
+            // As above.
+            if self.outbox.is_inserting_token(&name) {
+                self.outbox.reconcile_token(name);
+                continue;
+            }
             let op = match self.tokens.get(&name).cloned() {
                 Some(token) => StoreOp::InsertToken { id: self.entropy.uuid(), token },
                 None => StoreOp::DeleteToken { name: name.clone() },
@@ -249,7 +355,8 @@ impl Core {
             self.outputs.push_back(Output::Store { seq, op });
         }
         for id in self.outbox.take_dirty() {
-            let Some(server) = self.servers.get(&id) else { continue };
+            let kept = |server: &&Server| server.refused.is_none() && server.removing.is_none();
+            let Some(server) = self.servers.get(&id).filter(kept) else { continue };
             let op = StoreOp::SaveStatus { id, status: Box::new(server.stored_status()) };
             let seq = self.outbox.issue(Pending::Status { server: id });
             self.outputs.push_back(Output::Store { seq, op });

@@ -10,7 +10,7 @@ use crate::core::server::{Dialect, Face, Hello, Kin, Refusal, Removal, Server};
 use crate::core::sessions::STATELESS;
 use crate::ids::{InstanceId, ServerId};
 use crate::limits::{DISCOVER_TIMEOUT, SERVER_INFO_MAX};
-use crate::wire::json::Json;
+use crate::wire::json::{self, Json};
 use crate::wire::jsonrpc::Reply;
 use serde::Deserialize;
 use std::sync::Arc;
@@ -147,8 +147,8 @@ impl Core {
 fn read_discovery(reply: &Reply<'_>) -> Option<Face> {
     #[derive(Deserialize)]
     struct Wire<'a> {
-        #[serde(rename = "supportedVersions")]
-        versions: Vec<String>,
+        #[serde(rename = "supportedVersions", borrow)]
+        versions: Json<'a>,
         #[serde(borrow)]
         capabilities: Option<Json<'a>>,
         #[serde(borrow)]
@@ -163,7 +163,8 @@ fn read_discovery(reply: &Reply<'_>) -> Option<Face> {
     }
     let Reply::Result(result) = reply else { return None };
     let wire: Wire<'_> = serde_json::from_str(result.get()).ok()?;
-    if !wire.versions.iter().any(|version| version == STATELESS) {
+    let mut versions = json::items(wire.versions.get().as_bytes()).map_while(Result::ok).filter_map(Json::text);
+    if !versions.any(|version| version == STATELESS) {
         return None;
     }
     let text = |raw: Option<Json<'_>>| {

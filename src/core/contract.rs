@@ -8,7 +8,11 @@ use crate::api::auth::Principal;
 use crate::api::fault::Fault;
 use crate::core::definition::{Definition, PullPolicy};
 use crate::core::event_log::EventId;
+pub use crate::core::records::{
+    Decision, Snapshot, StoreOp, StoreOutcome, StoredServer, StoredStatus, Token, UnfitServer,
+};
 use crate::ids::{CallId, ConnId, InstanceId, PullId, ServerId, SessionId, StoreSeq};
+use crate::wire::backlog::Shared;
 use crate::wire::json::Json;
 use crate::wire::jsonrpc::Message;
 use crate::wire::lines::Line;
@@ -39,6 +43,8 @@ pub enum Input<'a> {
     StoreOpened { snapshot: Option<Box<Snapshot>> },
     StoreLost { why: String },
     StoreDone { seq: StoreSeq, outcome: StoreOutcome },
+    /// As `KeepDecisions` wanted, or why they are not on disk.
+    DecisionsKept { version: u64, outcome: Result<(), String> },
 
     // --- clients
     Asked { conn: ConnId, who: Principal, ask: Ask<'a> },
@@ -95,6 +101,8 @@ pub enum Output {
     Knock { instance: InstanceId },
     /// Bytes for the server's stdin, one or more whole messages; of a call, if they are one.
     Write { instance: InstanceId, bytes: Vec<u8>, call: Option<CallId> },
+    /// The daemon's own reply to something that the server asked. Who does not read them is not listened to either.
+    Reply { instance: InstanceId, bytes: Vec<u8> },
     /// No more will be written: close stdin once it is flushed.
     CloseStdin { instance: InstanceId },
     Signal { instance: InstanceId, signal: StopSignal },
@@ -113,6 +121,9 @@ pub enum Output {
 
     // --- the store
     Store { seq: StoreSeq, op: StoreOp },
+    /// Keep these on disk, in place of those before, until the store has them. `DecisionsKept` follows; there is never more
+    /// than one on its way.
+    KeepDecisions { version: u64, decisions: Vec<Decision> },
 
     // --- the daemon itself
     /// Everything is down and written; leave.
@@ -214,7 +225,7 @@ pub enum Answer {
     /// The server's own `error` object, byte for byte, and its code.
     ServerError { code: i64, error: Vec<u8> },
     /// The cached answer to `tools/list`, or none: the server has not told its tools yet.
-    Tools(Option<Vec<u8>>),
+    Tools(Option<Arc<[u8]>>),
     Logs { entries: Vec<LogEntry>, format: LogFormat },
     /// The present state of each server; the connection stays open for `Output::News`.
     News(Vec<News>),
@@ -222,6 +233,8 @@ pub enum Answer {
     Stream { session: Option<SessionId>, events: Vec<StreamEvent> },
     /// The server's own `result` to an MCP client, byte for byte, and the message up to it; only its end is missing.
     McpResult { before: String, result: Vec<u8> },
+    /// A list that many clients get: the message up to its items, these, and the rest of the message.
+    McpList { before: String, items: Vec<Shared>, behind: String },
     /// Any other JSON-RPC message to one.
     Message { status: u16, session: Option<SessionId>, body: Vec<u8> },
     /// Messages of an MCP client that need no answer.
@@ -502,67 +515,4 @@ pub enum LayerState {
     /// Another image has brought it.
     Present,
     Unpacking,
-}
-
-// --- the store ----------------------------------------------------------------------------------------------------
-
-#[derive(Clone, Debug, PartialEq)]
-pub struct Snapshot {
-    pub servers: Vec<StoredServer>,
-    pub tokens: Vec<(uuid::Uuid, Token)>,
-}
-
-/// One row of `kb.agent_workspaces`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct StoredServer {
-    pub id: ServerId,
-    pub definition: Definition,
-    pub desired_up: bool,
-    pub status: StoredStatus,
-    pub created_unix_ms: u64,
-}
-
-/// What is written behind: the last known state, for the next daemon and for whoever reads the table.
-#[derive(Clone, Debug, PartialEq)]
-pub struct StoredStatus {
-    pub status: Status,
-    pub restart_count: u64,
-    pub last_crash: Option<LastCrash>,
-    pub last_error: Option<String>,
-    pub last_used_unix_ms: Option<u64>,
-}
-
-/// A bearer token as it is stored: its SHA-256, never itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Token {
-    pub name: String,
-    pub hash: [u8; 32],
-    pub scopes: Vec<String>,
-    /// Empty: all servers.
-    pub servers: Vec<String>,
-    pub created_unix_ms: u64,
-}
-
-#[rustfmt::skip] // one line a word
-#[derive(Clone, Debug, PartialEq)]
-pub enum StoreOp {
-    /// Also over a row of the same id: it restores one whose deletion has an unknown fate.
-    InsertServer(Box<StoredServer>),
-    /// Definition and desired state of a server that is there.
-    UpdateServer { id: ServerId, definition: Arc<Definition>, desired_up: bool },
-    /// Also of a server that is not there: it undoes an insert whose fate is unknown.
-    DeleteServer { id: ServerId },
-    SaveStatus { id: ServerId, status: Box<StoredStatus> },
-    /// Also over one of the same name: the admin token of a data directory that is new.
-    InsertToken { id: uuid::Uuid, token: Token },
-    DeleteToken { name: String },
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum StoreOutcome {
-    Committed,
-    /// The database refused it (a constraint); it will refuse it again.
-    Rejected(String),
-    /// No connection, or it broke meanwhile: it may or may not have been committed.
-    Unknown(String),
 }

@@ -9,10 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// What is mounted over every container's root; nothing of the root is seen there.
 pub const COVERED: [&str; 4] = ["/proc", "/sys", "/dev", "/tmp"];
 /// Directories of the host that make up its view: programs, and what programs need to find each other. Nothing that
-/// holds data, keys or configuration of the host itself.
-pub const HOST_DIRS: [&str; 10] = [
+/// holds data, keys or configuration of the host itself. The configuration's `host_paths` adds to them.
+pub const HOST_DIRS: [&str; 9] = [
     "/usr",
-    "/opt",
     "/etc/alternatives",
     "/etc/ssl/certs",
     "/etc/ca-certificates",
@@ -26,6 +25,7 @@ pub const HOST_DIRS: [&str; 10] = [
 pub const HOST_LINKS: [&str; 6] = ["/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Definition {
     pub name: String,
     pub source: Source,
@@ -101,15 +101,26 @@ pub enum Framing {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ResourceLimits {
     /// Thousandths of a core.
     pub cpu_milli: u32,
     pub memory_bytes: u64,
     pub disk_bytes: u64,
     pub pids: u32,
+    /// Of all volumes together; none: as `disk_bytes`.
+    #[serde(default)]
+    pub volume_bytes: Option<u64>,
+}
+
+impl ResourceLimits {
+    pub fn volume_bytes(&self) -> u64 {
+        self.volume_bytes.unwrap_or(self.disk_bytes)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct PortMapping {
     pub host: u16,
     pub container: u16,
@@ -141,6 +152,7 @@ impl fmt::Display for PortMapping {
 
 /// One destination that a server may connect to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Egress {
     pub target: EgressTarget,
     /// None: all of them, whatever the protocol.
@@ -172,6 +184,7 @@ impl fmt::Display for Egress {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Health {
     pub heartbeat_ms: u64,
     pub probe_timeout_ms: u64,
@@ -190,6 +203,7 @@ pub enum OnUnresponsive {
 
 /// When deaths become a crash loop, and what follows then.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct CrashLoop {
     /// More deaths than this within `window_ms` are a loop.
     pub threshold: u32,
@@ -240,7 +254,7 @@ impl Default for Health {
 
 impl Default for ResourceLimits {
     fn default() -> ResourceLimits {
-        ResourceLimits { cpu_milli: 500, memory_bytes: 512 << 20, disk_bytes: 1 << 30, pids: 256 }
+        ResourceLimits { cpu_milli: 500, memory_bytes: 512 << 20, disk_bytes: 1 << 30, pids: 256, volume_bytes: None }
     }
 }
 

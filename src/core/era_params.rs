@@ -7,10 +7,11 @@ use crate::core::fanout::tagged;
 use crate::core::server::HeaderParam;
 use crate::core::sessions::{Abilities, Again, Level};
 use crate::limits::{SUBSCRIPTIONS_MAX, URI_MAX};
-use crate::wire::json::{Json, JsonBuf};
+use crate::wire::json::{self, Json, JsonBuf};
 use serde::Deserialize;
 use serde_json::json;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 const OWN_KEYS: &str = "io.modelcontextprotocol/";
 /// What a request brings along when it continues an earlier one.
@@ -41,24 +42,85 @@ fn rewritten(
     keeps_in_meta: impl Fn(&str) -> bool,
     added: Added,
 ) -> (String, Option<JsonBuf>) {
-    let Ok(mut members) = serde_json::from_str::<BTreeMap<String, Json<'_>>>(params) else {
-        return (params.to_string(), None);
-    };
-    members.retain(|key, _| keeps(key));
+    let Some(mut members) = each_once(params, &keeps) else { return (params.to_string(), None) };
     let meta = members.remove("_meta");
-    let mut meta: BTreeMap<String, Json<'_>> =
-        meta.and_then(|meta| serde_json::from_str(meta.get()).ok()).unwrap_or_default();
-    meta.retain(|key, _| keeps_in_meta(key));
+    let mut meta = meta.and_then(|meta| each_once(meta.get(), &keeps_in_meta)).unwrap_or_default();
     let token = meta.remove("progressToken").map(Json::kept);
-    let mut parts = added.meta;
-    parts.extend(meta.iter().map(|(key, value)| format!("{}:{value}", json!(key))));
-    if token.is_some() {
-        parts.push(format!(r#""progressToken":{call}"#));
+    let mut out = Object::with_room_for(params.len());
+    members.iter().for_each(|(key, value)| out.member(key, value.get()));
+    added.members.iter().for_each(|member| out.text(member));
+    if meta.is_empty() && added.meta.is_empty() && token.is_none() {
+        return (out.end(), token);
     }
-    let meta = (!parts.is_empty()).then(|| format!(r#""_meta":{{{}}}"#, parts.join(",")));
-    let rest = members.iter().map(|(key, value)| format!("{}:{value}", json!(key)));
-    let all: Vec<String> = rest.chain(added.members).chain(meta).collect();
-    (format!("{{{}}}", all.join(",")), token)
+    out.text(r#""_meta":"#);
+    out.open();
+    added.meta.iter().for_each(|member| out.text(member));
+    meta.iter().for_each(|(key, value)| out.member(key, value.get()));
+    if token.is_some() {
+        out.member("progressToken", &call.to_string());
+    }
+    out.close();
+    (out.end(), token)
+}
+
+/// The members of an object that are kept; of several of one name the last. None: it is no object.
+fn each_once<'a>(text: &'a str, keeps: &impl Fn(&str) -> bool) -> Option<BTreeMap<Cow<'a, str>, Json<'a>>> {
+    let mut found = BTreeMap::new();
+    for member in json::members(text.as_bytes()) {
+        let (key, value) = member.ok()?;
+        if keeps(&key) {
+            found.insert(key, value);
+        }
+    }
+    Some(found)
+}
+
+/// An object as it is written: text that is added to, because a peer decides how many members there are.
+struct Object(String);
+
+impl Object {
+    fn with_room_for(bytes: usize) -> Object {
+        let mut text = String::with_capacity(bytes + 256);
+        text.push('{');
+        Object(text)
+    }
+
+    fn open(&mut self) {
+        self.0.push('{');
+    }
+
+    fn close(&mut self) {
+        self.0.push('}');
+    }
+
+    /// Whole members, as JSON text.
+    fn text(&mut self, member: &str) {
+        if !self.0.ends_with('{') {
+            self.0.push(',');
+        }
+        self.0.push_str(member);
+    }
+
+    fn member(&mut self, key: &str, value: &str) {
+        let plain = |byte: u8| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\';
+        match key.bytes().all(plain) {
+            true => {
+                self.text("\"");
+                self.0.push_str(key);
+                self.0.push_str("\":");
+            }
+            false => {
+                self.text(&json!(key).to_string());
+                self.0.push(':');
+            }
+        }
+        self.0.push_str(value);
+    }
+
+    fn end(mut self) -> String {
+        self.close();
+        self.0
+    }
 }
 
 /// What a server without sessions is told of the client.
@@ -88,35 +150,14 @@ pub(super) fn with_era(again: &Again, newer: &Newer<'_>, call: u64) -> (String, 
 /// A result of the newer era as the older knows it. Members keep their text, and their order.
 pub(super) fn older_result(result: Json<'_>) -> Vec<u8> {
     const NEWER: [&str; 3] = ["resultType", "ttlMs", "cacheScope"];
-    let Ok(members) = serde_json::from_str::<Members<'_>>(result.get()) else { return result.get().into() };
-    let kept = members.0.iter().filter(|(key, _)| !NEWER.contains(&key.as_str()));
-    let parts: Vec<String> = kept.map(|(key, value)| format!("{}:{value}", json!(key))).collect();
-    format!("{{{}}}", parts.join(",")).into_bytes()
-}
-
-/// Of an object, in the order in which they stand.
-struct Members<'a>(Vec<(String, Json<'a>)>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
-    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct InOrder;
-        impl<'de> serde::de::Visitor<'de> for InOrder {
-            type Value = Vec<(String, Json<'de>)>;
-
-            fn expecting(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                out.write_str("an object")
-            }
-
-            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut found = Vec::new();
-                while let Some(member) = map.next_entry()? {
-                    found.push(member);
-                }
-                Ok(found)
-            }
+    let mut out = Object::with_room_for(result.get().len());
+    for member in json::members(result.get().as_bytes()) {
+        let Ok((key, value)) = member else { return result.get().into() };
+        if !NEWER.contains(&&*key) {
+            out.member(&key, value.get());
         }
-        from.deserialize_map(InOrder).map(Members)
     }
+    out.end().into_bytes()
 }
 
 /// A `requestState` in the params: it continues an earlier request.
@@ -129,14 +170,28 @@ pub(super) fn resumed_state(params: Json<'_>) -> Option<String> {
     serde_json::from_str::<Wire>(params.get()).ok()?.state
 }
 
-pub(super) fn given_response(params: Json<'_>, key: &str) -> Option<JsonBuf> {
+/// The answers in the params to these questions, which are called `q` and their number. Looked for once for all of them:
+/// the params may be as large as the questions are many.
+pub(super) fn given_responses(params: Json<'_>, questions: &[u64]) -> HashMap<u64, JsonBuf> {
     #[derive(Deserialize)]
     struct Wire<'a> {
         #[serde(rename = "inputResponses", borrow)]
-        responses: HashMap<String, Json<'a>>,
+        responses: Json<'a>,
     }
-    let wire: Wire<'_> = serde_json::from_str(params.get()).ok()?;
-    wire.responses.get(key).filter(|raw| raw.get().starts_with('{')).map(|raw| raw.kept())
+    let Ok(wire) = serde_json::from_str::<Wire<'_>>(params.get()) else { return HashMap::new() };
+    let mut found = HashMap::new();
+    for member in json::members(wire.responses.get().as_bytes()) {
+        let Ok((key, value)) = member else { return HashMap::new() };
+        let number = key.strip_prefix('q').and_then(|number| number.parse().ok());
+        let Some(number) = number.filter(|number| questions.contains(number) && *key == format!("q{number}")) else {
+            continue;
+        };
+        match value.get().starts_with('{') {
+            true => found.insert(number, value),
+            false => found.remove(&number),
+        };
+    }
+    found.into_iter().map(|(number, value)| (number, value.kept())).collect()
 }
 
 /// What a `subscriptions/listen` asks for.
@@ -151,23 +206,28 @@ pub(super) struct Filter {
 impl Filter {
     pub fn of(params: Json<'_>) -> Result<Filter, String> {
         #[derive(Deserialize)]
-        struct Wire {
-            notifications: Wanted,
+        struct Wire<'a> {
+            #[serde(borrow)]
+            notifications: Wanted<'a>,
         }
         #[derive(Deserialize, Default)]
         #[serde(default, rename_all = "camelCase")]
-        struct Wanted {
+        struct Wanted<'a> {
             tools_list_changed: bool,
             prompts_list_changed: bool,
             resources_list_changed: bool,
-            resource_subscriptions: Vec<String>,
+            #[serde(borrow)]
+            resource_subscriptions: Option<Json<'a>>,
         }
-        let wire: Wire = serde_json::from_str(params.get())
-            .map_err(|_| "notifications: expected an object of what to listen to".to_string())?;
+        let wrong = || "notifications: expected an object of what to listen to".to_string();
+        let wire: Wire<'_> = serde_json::from_str(params.get()).map_err(|_| wrong())?;
         let wanted = wire.notifications;
-        let uris: BTreeSet<String> = wanted.resource_subscriptions.into_iter().collect();
-        if uris.len() > SUBSCRIPTIONS_MAX || uris.iter().any(|uri| uri.len() > URI_MAX) {
-            return Err(format!("resourceSubscriptions: at most {SUBSCRIPTIONS_MAX} of at most {URI_MAX} bytes"));
+        let mut uris = BTreeSet::new();
+        for uri in json::items(wanted.resource_subscriptions.map_or("[]", Json::get).as_bytes()) {
+            let uri = uri.ok().and_then(Json::text).ok_or_else(wrong)?.into_owned();
+            if uri.len() > URI_MAX || uris.insert(uri) && uris.len() > SUBSCRIPTIONS_MAX {
+                return Err(format!("resourceSubscriptions: at most {SUBSCRIPTIONS_MAX} of at most {URI_MAX} bytes"));
+            }
         }
         let (tools, prompts) = (wanted.tools_list_changed, wanted.prompts_list_changed);
         Ok(Filter { tools, prompts, resources: wanted.resources_list_changed, uris })
@@ -194,37 +254,22 @@ impl Filter {
 // --- headers that tools name --------------------------------------------------------------------------------------------
 
 /// From a `tools/list`: which parameters of which tools clients repeat in a header.
-pub(super) fn header_params(tools: Json<'_>) -> HashMap<String, Vec<HeaderParam>> {
-    #[derive(Deserialize)]
-    struct List {
-        #[serde(default)]
-        tools: Vec<Tool>,
-    }
-    #[derive(Deserialize)]
-    struct Tool {
-        name: String,
-        #[serde(rename = "inputSchema", default)]
-        schema: Option<Schema>,
-    }
-    #[derive(Deserialize)]
-    struct Schema {
-        #[serde(default)]
-        properties: BTreeMap<String, serde_json::Value>,
-    }
-    if memchr::memmem::find(tools.get().as_bytes(), b"x-mcp-header").is_none() {
+pub(super) fn header_params(tools: &[u8]) -> HashMap<String, Vec<HeaderParam>> {
+    if memchr::memmem::find(tools, b"x-mcp-header").is_none() {
         return HashMap::new();
     }
-    let Ok(list) = serde_json::from_str::<List>(tools.get()) else { return HashMap::new() };
     let mut found = HashMap::new();
-    for tool in list.tools {
-        let properties = tool.schema.map(|schema| schema.properties).unwrap_or_default();
-        let named = properties.into_iter().filter_map(|(property, schema)| {
-            let header = schema.get("x-mcp-header")?.as_str()?.to_ascii_lowercase();
-            Some(HeaderParam { property, header })
-        });
+    for tool in json::named_items(tools, "tools", "name", usize::MAX).unwrap_or_default() {
+        let properties = tool.whole.member("inputSchema").and_then(|schema| schema.member("properties"));
+        let (Some(name), Some(properties)) = (tool.named.and_then(Json::text), properties) else { continue };
+        let named =
+            json::members(properties.get().as_bytes()).map_while(Result::ok).filter_map(|(property, schema)| {
+                let header = schema.member("x-mcp-header")?.text()?.to_ascii_lowercase();
+                Some(HeaderParam { property: property.into_owned(), header })
+            });
         let named: Vec<HeaderParam> = named.collect();
         if !named.is_empty() {
-            found.insert(tool.name, named);
+            found.insert(name.into_owned(), named);
         }
     }
     found
@@ -237,24 +282,27 @@ pub(super) fn header_mismatch(
     headers: &[(String, String)],
 ) -> Option<String> {
     #[derive(Deserialize)]
-    struct Wire {
+    struct Wire<'a> {
         name: String,
-        #[serde(default)]
-        arguments: Option<HashMap<String, serde_json::Value>>,
+        #[serde(borrow)]
+        arguments: Option<Json<'a>>,
     }
     if tools.is_empty() {
         return None;
     }
-    let Ok(wire) = serde_json::from_str::<Wire>(params.get()) else {
-        return Some("Mcp-Param-*: cannot be compared, because the params have no name or a member twice".to_string());
-    };
-    let arguments = wire.arguments.unwrap_or_default();
-    for HeaderParam { property, header } in tools.get(&wire.name)? {
-        let value = match arguments.get(property) {
-            None | Some(serde_json::Value::Null) => None,
-            Some(serde_json::Value::String(text)) => Some(text.clone()),
-            Some(other) => Some(other.to_string()),
-        };
+    let unclear = "Mcp-Param-*: cannot be compared, because the params have no name or a member twice";
+    let Ok(wire) = serde_json::from_str::<Wire<'_>>(params.get()) else { return Some(unclear.to_string()) };
+    let named = tools.get(&wire.name)?;
+    let properties: HashSet<&str> = named.iter().map(|param| param.property.as_str()).collect();
+    let mut arguments = HashMap::new();
+    for member in json::members(wire.arguments.map_or("{}", Json::get).as_bytes()) {
+        let Ok((key, value)) = member else { return Some(unclear.to_string()) };
+        if let Some(property) = properties.get(&*key) {
+            arguments.insert(*property, value);
+        }
+    }
+    for HeaderParam { property, header } in named {
+        let value = arguments.get(property.as_str()).map(|value| in_header(*value));
         let given = headers.iter().find(|(name, _)| name == header).map(|(_, value)| value);
         let given = match given {
             None => None,
@@ -263,11 +311,35 @@ pub(super) fn header_mismatch(
                 None => return Some(format!("Mcp-Param-{header}: is not valid Base64")),
             },
         };
-        if value != given {
+        let same = match value {
+            None | Some(InHeader::Nothing) => given.is_none(),
+            Some(InHeader::Text(text)) => given == Some(text),
+            Some(InHeader::Never) => false,
+        };
+        if !same {
             return Some(format!("Mcp-Param-{header}: must be what {property} is in the body"));
         }
     }
     None
+}
+
+/// A value as a header says it.
+enum InHeader {
+    Nothing,
+    Text(String),
+    /// Only single values are repeated in headers.
+    Never,
+}
+
+fn in_header(value: Json<'_>) -> InHeader {
+    match value.get().as_bytes()[0] {
+        b'{' | b'[' => InHeader::Never,
+        b'n' => InHeader::Nothing,
+        b'"' => value.text().map_or(InHeader::Never, |text| InHeader::Text(text.into_owned())),
+        // A number in its one spelling.
+        _ => serde_json::from_str::<serde_json::Value>(value.get())
+            .map_or(InHeader::Never, |value| InHeader::Text(value.to_string())),
+    }
 }
 
 #[cfg(test)]
@@ -316,9 +388,9 @@ mod tests {
 
     #[test]
     fn a_header_that_a_tool_names_must_be_what_the_body_says() {
-        let tools = header_params(raw(
-            r#"{"tools":[{"name":"t","inputSchema":{"properties":{"r":{"type":"string","x-mcp-header":"Region"},"q":{}}}},{"name":"u"}]}"#,
-        ));
+        let tools = header_params(
+            br#"{"tools":[{"name":"t","inputSchema":{"properties":{"r":{"type":"string","x-mcp-header":"Region"},"q":{}}}},{"name":"u"}]}"#,
+        );
         for (arguments, headers, fits) in [
             (r#"{"r":"eu"}"#, &[("region", "eu")][..], true),
             (r#"{"r":"eu"}"#, &[("region", "us")], false),

@@ -5,6 +5,7 @@
 
 use crate::api::auth::Principal;
 use crate::api::fault::{Code, Fault, Outcome};
+use crate::api::forwarding::kept_back;
 use crate::core::Core;
 use crate::core::calls::Caller;
 use crate::core::contract::{Stateless, Takes};
@@ -15,7 +16,8 @@ use crate::core::wording::{
     INVALID_PARAMS, METHOD_NOT_FOUND, fault_message, minted_token, rpc_error, stateless_status,
 };
 use crate::ids::{CallId, ConnId, ServerId, VoiceId};
-use crate::limits::{LISTENERS_MAX, QUEUED_BYTES_MAX, STREAM_AFTER, SUBSCRIBED_BYTES_MAX};
+use crate::limits::{LISTENERS_MAX, LISTENERS_PER_OWNER, STREAM_AFTER};
+use crate::shares::{Owner, Resource};
 use crate::wire::json::{Json, JsonBuf};
 use crate::wire::jsonrpc;
 use serde_json::json;
@@ -66,15 +68,14 @@ impl Core {
         request: &Stateless<'_>,
         takes: Takes,
     ) {
-        const REMOVED: [&str; 5] =
-            ["initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"];
         let id = request.id.get();
-        if REMOVED.contains(&&*request.method) {
-            let message = format!("{STATELESS} has no {}", request.method);
-            return self.message(conn, 404, None, rpc_error(id, METHOD_NOT_FOUND, &message));
-        }
         if request.method == "subscriptions/listen" {
             return self.listen_stateless(conn, who, target, request, takes);
+        }
+        // Whatever a client sets for itself has gone with its session.
+        if request.method == "ping" || kept_back(&request.method).is_some() {
+            let message = format!("{STATELESS} has no {}", request.method);
+            return self.message(conn, 404, None, rpc_error(id, METHOD_NOT_FOUND, &message));
         }
         let voice = self.open_voice(Some(conn), None, takes != Takes::Json, 1);
         if takes == Takes::Stream {
@@ -129,15 +130,22 @@ impl Core {
     }
 
     fn hold(&mut self, server: ServerId, voice: VoiceId, request: OwnedRequest) {
-        let waiting = self.servers.values().flat_map(|server| &server.held);
-        let bytes: usize = waiting.map(|held| held.request.params.get().len()).sum();
         let known = self.servers.get_mut(&server).expect("found");
         let full = known.held.len() >= known.definition.queue_max as usize;
-        if full || bytes + self.calls.queued_bytes() > QUEUED_BYTES_MAX {
+        let bytes = request.params.get().len();
+        if full || self.shares.take(&Owner::Server(server), Resource::Memory, bytes).is_err() {
             let fault = Fault::new(Code::QueueFull, format!("{}: too many calls wait", known.definition.name));
             return self.finish(voice, None, 200, fault_message(request.id.get(), &fault));
         }
         known.held.push(Held { voice, request });
+    }
+
+    /// Those who wait for that wait no longer.
+    fn take_held(&mut self, server: ServerId) -> Vec<Held> {
+        let held = self.servers.get_mut(&server).map(|known| std::mem::take(&mut known.held)).unwrap_or_default();
+        let bytes = held.iter().map(|held| held.request.params.get().len()).sum();
+        self.shares.give_back(&Owner::Server(server), Resource::Memory, bytes);
+        held
     }
 
     /// It will not be known in this life of the server.
@@ -147,7 +155,7 @@ impl Core {
         let fault =
             Fault::new(Code::Unavailable, format!("{} was stopped or restarted meanwhile", known.definition.name));
         let fault = fault.outcome(Outcome::NotSent).retry_after_ms(1_000);
-        for Held { voice, request } in std::mem::take(&mut known.held) {
+        for Held { voice, request } in self.take_held(server) {
             self.finish(voice, None, 200, fault_message(request.id.get(), &fault));
         }
     }
@@ -156,7 +164,7 @@ impl Core {
     pub(super) fn support_decided(&mut self, server: ServerId, support: Support) {
         let Some(known) = self.servers.get_mut(&server) else { return };
         known.support = support;
-        for Held { voice, request } in std::mem::take(&mut known.held) {
+        for Held { voice, request } in self.take_held(server) {
             if self.voices.contains_key(&voice) {
                 self.serve_stateless(server, voice, request);
             }
@@ -173,7 +181,7 @@ impl Core {
             return;
         }
         let mut token = None;
-        let sent = self.submit(server, None, Caller::Mcp, |call| {
+        let sent = self.submit(server, Some(&request.owner), None, Caller::Mcp, |call| {
             let (params, own) = minted_token(Some(request.params.as_json()), call);
             token = own;
             jsonrpc::forwarded(call, &request.method, params.as_deref())
@@ -252,7 +260,7 @@ impl Core {
             return;
         }
         let mut token = None;
-        let sent = self.submit(server, None, Caller::Mcp, |call| {
+        let sent = self.submit(server, Some(&request.owner), None, Caller::Mcp, |call| {
             let (params, own) = without_era(request.params.as_json(), call);
             token = own;
             jsonrpc::forwarded(call, &request.method, Some(&params))
@@ -296,8 +304,10 @@ impl Core {
             let message = "subscriptions/listen is a stream: accept text/event-stream";
             return self.message(conn, 406, None, rpc_error(id, INVALID_PARAMS, message));
         }
-        if self.voices.values().filter(|voice| voice.listening.is_some()).count() >= LISTENERS_MAX {
-            let fault = Fault::new(Code::Unavailable, format!("{LISTENERS_MAX} subscriptions are open already"));
+        let listening = || self.voices.values().filter_map(|voice| voice.listening.as_ref());
+        let own = listening().filter(|listening| listening.owner == who.name).count();
+        if own >= LISTENERS_PER_OWNER || listening().count() >= LISTENERS_MAX {
+            let fault = Fault::new(Code::Unavailable, format!("{own} subscriptions of yours are open already"));
             return self.refuse_message(conn, Some(request.id), &fault);
         }
         let filter = match Filter::of(request.params) {
@@ -305,8 +315,7 @@ impl Core {
             Err(message) => return self.message(conn, 400, None, rpc_error(id, INVALID_PARAMS, &message)),
         };
         let mut filter = filter;
-        if self.subscribed_bytes() + filter.uris.iter().map(String::len).sum::<usize>() > SUBSCRIBED_BYTES_MAX {
-            let fault = Fault::new(Code::Unavailable, "the subscriptions of all clients are too large together");
+        if let Err(fault) = self.check_subscribed(&who.name, filter.uris.iter().map(String::len).sum()) {
             return self.refuse_message(conn, Some(request.id), &fault);
         }
         let uris = self.located(target, &who.servers, &mut filter.uris);

@@ -43,22 +43,21 @@ impl EventLog {
         EventId { stream, seq: self.seq }
     }
 
-    /// `room`: what all logs together may still grow by. Returns by how much this one did, which may be negative.
-    pub fn push(&mut self, stream: u32, data: Arc<[u8]>, room: usize) -> (EventId, isize) {
+    /// `room`: what its owner may still have.
+    pub fn push(&mut self, stream: u32, data: Arc<[u8]>, room: usize) -> EventId {
         let id = self.mark(stream);
-        let before = self.bytes as isize;
         let size = data.len();
+        let within = self.bytes + room;
         self.bytes += size;
         self.events.push_back((id, data));
-        let within = before as usize + room;
         let most = EVENT_LOG_BYTES.min(within);
-        // The newest stays, however long it is, unless it does not even fit what all may have.
+        // The newest stays, however long it is, unless it does not even fit what its owner may have.
         let least = usize::from(size <= within);
         while self.events.len() > least && (self.bytes > most || self.events.len() > EVENT_LOG_COUNT) {
             let (_, gone) = self.events.pop_front().expect("more than the least");
             self.bytes -= gone.len();
         }
-        (id, self.bytes as isize - before)
+        id
     }
 
     pub fn after(&self, id: EventId) -> impl Iterator<Item = (EventId, Arc<[u8]>)> {
@@ -85,7 +84,7 @@ mod tests {
         let first = log.mark(1);
         log.push(1, data(1), usize::MAX >> 1);
         log.push(2, data(2), usize::MAX >> 1);
-        let (last, _) = log.push(1, data(3), usize::MAX >> 1);
+        let last = log.push(1, data(3), usize::MAX >> 1);
         let sizes: Vec<usize> = log.after(first).map(|(_, data)| data.len()).collect();
         assert_eq!(sizes, [1, 3]);
         assert_eq!(log.after(last).count(), 0);
@@ -98,18 +97,16 @@ mod tests {
     #[test]
     fn a_flood_leaves_the_newest_and_a_bounded_rest() {
         let mut log = EventLog::default();
-        let mut total = 0isize;
         for _ in 0..10_000 {
-            total += log.push(0, data(1000), usize::MAX >> 1).1;
-            assert_eq!(total as usize, log.bytes());
+            log.push(0, data(1000), usize::MAX >> 1);
             assert!(log.bytes() <= EVENT_LOG_BYTES);
         }
-        let (id, _) = log.push(0, data(4 * EVENT_LOG_BYTES), usize::MAX >> 1);
+        let id = log.push(0, data(4 * EVENT_LOG_BYTES), usize::MAX >> 1);
         assert_eq!(log.bytes(), 4 * EVENT_LOG_BYTES, "the newest stays, whatever its size");
         assert_eq!(log.after(EventId { seq: id.seq - 1, ..id }).count(), 1);
         log.push(0, data(10), 0);
         assert_eq!(log.bytes(), 10, "with no room left it keeps only the newest");
-        assert_eq!(log.push(0, data(11), 0).1, -10);
-        assert_eq!(log.bytes(), 0, "and not even that if it is too large for what all logs may have");
+        log.push(0, data(11), 0);
+        assert_eq!(log.bytes(), 0, "and not even that if it is too large for what its owner may have");
     }
 }

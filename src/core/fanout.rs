@@ -5,7 +5,6 @@
 use crate::core::aggregate::joint_uri;
 use crate::core::calls::{Caller, Stage};
 use crate::core::contract::Output;
-use crate::core::eras::Support;
 use crate::core::listings::Listing;
 use crate::core::server::Kin;
 use crate::core::sessions::{Level, Listening};
@@ -29,7 +28,8 @@ pub(super) enum Busy {
     Idle,
     /// With calls of one client only; this is one of them.
     With(CallId),
-    /// With calls of several clients, or of one that has no stream to hear on.
+    /// With calls of several clients, or of one that has no stream to hear on; or maybe with one that has ended here
+    /// without its answer, and was another's.
     Unclear,
 }
 
@@ -48,6 +48,8 @@ impl Core {
             "notifications/cancelled" => self.question_cancelled(instance, params),
             // The daemon's own; its clients have one each.
             "notifications/subscriptions/acknowledged" => {}
+            // It names a task, which only the one who began it may know; and who that was only a private process tells.
+            "notifications/tasks/status" if !self.is_private(id) => {}
             _ => {
                 if let Busy::With(call) = self.busy_with(id) {
                     let voice = self.errands[&call].voice;
@@ -55,6 +57,10 @@ impl Core {
                 }
             }
         }
+    }
+
+    fn is_private(&self, id: ServerId) -> bool {
+        self.servers.get(&id).is_some_and(|server| matches!(server.kin, Kin::Private { .. }))
     }
 
     /// Our token is the call's id; the client gets its own back.
@@ -112,6 +118,7 @@ impl Core {
                 }
             }
             Busy::Idle => {
+                self.charge_search();
                 for session in self.sessions.of_server(id) {
                     let known = self.sessions.get(session).expect("just listed");
                     if known.level.is_some_and(|least| level >= least) {
@@ -142,61 +149,19 @@ impl Core {
                 }
             }
         }
-        found.map_or(Busy::Idle, |(call, _)| Busy::With(call))
-    }
-
-    // --- lists --------------------------------------------------------------------------------------------------------
-
-    /// Those who use a server hear of a list of it that has changed.
-    pub(super) fn list_changed(&mut self, id: ServerId, list: Listing) {
-        let Some(server) = self.servers.get(&id) else { return };
-        // Clients without sessions hear the instance that serves them.
-        let listeners_of = match server.kin {
-            Kin::Registered => Some(id).filter(|_| !matches!(server.support, Support::Yes(other) if other != id)),
-            Kin::Companion { of } => Some(of),
-            Kin::Private { .. } => None,
+        let session = match &found {
+            Some((_, Whose::Session(session))) => Some(*session),
+            Some((_, Whose::Call(_))) | None => None,
         };
-        for session in self.sessions.of_server(id) {
-            self.tell_session(session, jsonrpc::message(list.changed(), None));
-        }
-        self.aggregate_changed(id, list);
-        if let Some(of) = listeners_of {
-            self.tell_listeners(list, |listening| listening.server == Some(of));
+        match server.lane.unanswered.are_all_of(session) {
+            true => found.map_or(Busy::Idle, |(call, _)| Busy::With(call)),
+            false => Busy::Unclear,
         }
     }
 
-    /// For those who see all servers at once; further instances of a server are not among them.
-    pub(super) fn aggregate_changed(&mut self, id: ServerId, list: Listing) {
-        let Some(server) = self.servers.get(&id).filter(|server| server.kin == Kin::Registered) else { return };
-        let name = server.definition.name.clone();
-        let sees = |sees: &[String]| sees.is_empty() || sees.contains(&name);
-        for session in self.sessions.sorted(|session| session.endpoint.is_none() && sees(&session.sees)) {
-            self.tell_session(session, jsonrpc::message(list.changed(), None));
-        }
-        self.tell_listeners(list, |listening| listening.server.is_none() && sees(&listening.sees));
-    }
+    // --- resources --------------------------------------------------------------------------------------------------
 
-    /// A server has come or gone: all it offers has, too.
-    pub(super) fn offer_changed(&mut self, id: ServerId) {
-        for list in [Listing::Tools, Listing::Prompts, Listing::Resources] {
-            if self.servers.get(&id).is_some_and(|server| server.list(list).text.is_some()) {
-                self.aggregate_changed(id, list);
-            }
-        }
-    }
-
-    fn tell_listeners(&mut self, list: Listing, is: impl Fn(&Listening) -> bool) {
-        let wants = |listening: &Listening| match list {
-            Listing::Tools => listening.tools,
-            Listing::Prompts => listening.prompts,
-            Listing::Resources | Listing::Templates => listening.resources,
-        };
-        for (voice, subscription) in self.listeners(|listening| is(listening) && wants(listening)) {
-            self.emit(voice, jsonrpc::message(list.changed(), Some(&tagged(&subscription, None))));
-        }
-    }
-
-    fn listeners(&self, is: impl Fn(&Listening) -> bool) -> Vec<(VoiceId, String)> {
+    pub(super) fn listeners(&self, is: impl Fn(&Listening) -> bool) -> Vec<(VoiceId, String)> {
         let heard = |(id, voice): (&VoiceId, &crate::core::sessions::Voice)| {
             let listening = voice.listening.as_ref().filter(|listening| is(listening))?;
             Some((*id, listening.id.get().to_string()))
@@ -206,14 +171,13 @@ impl Core {
         found
     }
 
-    // --- resources --------------------------------------------------------------------------------------------------
-
     fn resource_updated(&mut self, id: ServerId, params: Option<Json<'_>>) {
         #[derive(Deserialize)]
         struct Wire {
             uri: String,
         }
         let Some(wire) = params.and_then(|raw| serde_json::from_str::<Wire>(raw.get()).ok()) else { return };
+        self.charge_search();
         let Some(server) = self.servers.get(&id) else { return };
         let id = server.kin.hears_for(id);
         // Where all servers are offered at once it has another name.

@@ -165,6 +165,11 @@ impl Default for Lifecycle {
 }
 
 impl Lifecycle {
+    /// Of a server that may not be started.
+    pub fn failed() -> Lifecycle {
+        Lifecycle { state: State::Failed, backoff: Backoff::default() }
+    }
+
     pub fn state(&self) -> &State {
         &self.state
     }

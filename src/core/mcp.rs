@@ -4,19 +4,22 @@
 
 use crate::api::auth::Principal;
 use crate::api::fault::{Code, Fault};
+use crate::api::forwarding::kept_back;
 use crate::core::calls::Caller;
 use crate::core::contract::{Answer, McpAsk, Output, ServerRef, StreamEvent, Takes};
 use crate::core::era_params::{Newer, older_result};
 use crate::core::event_log::EventId;
 use crate::core::parked::WaitOn;
-use crate::core::server::Dialect;
+use crate::core::server::{Dialect, Kin};
 use crate::core::sessions::{Again, Era, Errand, ErrandKind, NOBODY, Version};
 use crate::core::wording::{
-    Body, INVALID_REQUEST, Settled, fault_message, minted_token, rpc_error, stateless_error, stateless_status,
+    Body, INVALID_REQUEST, METHOD_NOT_FOUND, Settled, fault_message, minted_token, rpc_error, stateless_error,
+    stateless_status,
 };
 use crate::core::{Core, Timer};
 use crate::ids::{CallId, ConnId, ServerId, SessionId, VoiceId};
-use crate::limits::{KEEP_ALIVE, QUEUED_BYTES_MAX, SESSION_CALLS_MAX, STREAM_AFTER};
+use crate::limits::{KEEP_ALIVE, SESSION_CALLS_MAX, STREAM_AFTER};
+use crate::shares::{Owner, Resource};
 use crate::wire::json::Json;
 use crate::wire::jsonrpc::{self, Message, Reply};
 use serde::Deserialize;
@@ -127,11 +130,28 @@ impl Core {
                 self.finish(voice, None, 200, rpc_error(id.get(), INVALID_REQUEST, message));
             }
             ("logging/setLevel", _) => self.set_level(voice, session, id, params),
+            _ if self.is_kept_back(method, server) => {
+                let message = format!("Method not found: {method}");
+                self.finish(voice, None, 200, rpc_error(id.get(), METHOD_NOT_FOUND, &message));
+            }
             (_, None) => self.aggregate_request(voice, session, id, method, params),
             ("resources/subscribe" | "resources/unsubscribe", Some(server)) => {
                 self.subscription(voice, session, server, id, method, params);
             }
             (_, Some(server)) => self.forward(voice, session, server, id, method, params, ErrandKind::Plain),
+        }
+    }
+
+    /// Is this a request that would reach beyond its session? An instance of its own has nothing beyond it.
+    fn is_kept_back(&self, method: &str, server: Option<ServerId>) -> bool {
+        match method {
+            // They are set per session (`wishes.rs`).
+            "resources/subscribe" | "resources/unsubscribe" => false,
+            "tasks/list" => {
+                let kin = server.and_then(|server| self.servers.get(&server)).map(|server| server.kin);
+                !matches!(kin, Some(Kin::Private { .. }))
+            }
+            _ => kept_back(method).is_some(),
         }
     }
 
@@ -154,17 +174,17 @@ impl Core {
         }
         let (abilities, level, owner) = (session.abilities, session.level, Arc::clone(&session.owner));
         let newer = self.servers.get(&server).is_some_and(|server| server.dialect == Dialect::Stateless);
-        if newer && self.again_bytes > QUEUED_BYTES_MAX {
-            let fault =
-                Fault::new(Code::QueueFull, "the requests that wait are too large together").retry_after_ms(1_000);
-            return self.finish(voice, None, 200, fault_message(id.get(), &fault));
-        }
         let again = newer.then(|| Box::new(Again::first(method, params)));
+        let kept = again.as_ref().map_or(0, |again| again.kept_bytes());
+        if kept > 0 && kept > self.shares.room(&Owner::Principal(Arc::clone(&owner)), Resource::Memory) {
+            let fault = Fault::new(Code::QueueFull, "your requests that wait are too large together");
+            return self.finish(voice, None, 200, fault_message(id.get(), &fault.retry_after_ms(1_000)));
+        }
         let sent = match &again {
-            Some(again) => self.submit_newer(server, &Newer { abilities: &abilities, level }, again),
+            Some(again) => self.submit_newer(server, &owner, &Newer { abilities: &abilities, level }, again),
             None => {
                 let mut token = None;
-                let sent = self.submit(server, None, Caller::Mcp, |call| {
+                let sent = self.submit(server, Some(&owner), None, Caller::Mcp, |call| {
                     let (params, own) = minted_token(params, call);
                     token = own;
                     jsonrpc::forwarded(call, method, params.as_deref())
@@ -203,16 +223,10 @@ impl Core {
             Message::Notification { method, params } => match &*method {
                 "notifications/initialized" => {}
                 "notifications/cancelled" => self.cancelled_by_client(session, params),
-                _ => {
-                    let server = self.sessions.get(session).and_then(|session| session.server);
-                    let server = server.and_then(|server| self.servers.get(&server));
-                    // The newer era has none that a client sends but for a cancellation.
-                    let server = server.filter(|server| server.dialect == Dialect::Sessions);
-                    if let Some(instance) = server.and_then(|server| server.life.ready_instance()) {
-                        let bytes = jsonrpc::forwarded_notification(&method, params.map(Json::get));
-                        self.outputs.push_back(Output::Write { instance, bytes, call: None });
-                    }
-                }
+                "notifications/progress" => self.question_progressed(session, params),
+                "notifications/roots/list_changed" => self.roots_changed(session),
+                // What is not known here cannot be kept to its session, and the process is not its alone.
+                _ => {}
             },
             Message::Request { .. } | Message::Stray => {}
         }
@@ -341,13 +355,17 @@ impl Core {
     }
 
     pub(super) fn insert_errand(&mut self, call: CallId, errand: Errand) {
-        self.again_bytes += errand.again.as_ref().map_or(0, |again| again.kept_bytes());
+        if let Some(again) = &errand.again {
+            self.shares.put(&Owner::Principal(Arc::clone(&errand.owner)), Resource::Memory, again.kept_bytes());
+        }
         self.errands.insert(call, errand);
     }
 
     pub(super) fn take_errand(&mut self, call: CallId) -> Option<Errand> {
         let errand = self.errands.remove(&call)?;
-        self.again_bytes -= errand.again.as_ref().map_or(0, |again| again.kept_bytes());
+        if let Some(again) = &errand.again {
+            self.shares.give_back(&Owner::Principal(Arc::clone(&errand.owner)), Resource::Memory, again.kept_bytes());
+        }
         self.deadlines.cancel(Timer::Call(call));
         if let Some(session) = errand.session.and_then(|id| self.sessions.get_mut(id)) {
             session.calls.retain(|other| *other != call);
@@ -359,8 +377,8 @@ impl Core {
 
     /// Nobody waits for it any more: the server is told, and the slot is free.
     pub(super) fn drop_errand(&mut self, call: CallId, why: &str) {
-        self.take_errand(call);
-        self.abandon_call(call, why);
+        let session = self.take_errand(call).and_then(|errand| errand.session);
+        self.abandon_call(call, session, why);
     }
 
     pub(super) fn message(&mut self, conn: ConnId, status: u16, session: Option<SessionId>, body: Vec<u8>) {

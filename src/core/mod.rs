@@ -16,6 +16,8 @@ pub mod listings;
 pub mod log_ring;
 pub mod outbox;
 pub mod parked;
+pub mod ranges;
+pub mod records;
 pub mod server;
 pub mod sessions;
 pub mod settings;
@@ -26,8 +28,10 @@ mod asks;
 mod bridge;
 mod changes;
 mod companion;
+mod decisions;
 mod era_params;
 mod fanout;
+mod list_news;
 mod mcp;
 mod news;
 mod old_stream;
@@ -35,12 +39,15 @@ mod private;
 mod pulls;
 mod questions;
 mod rounds;
+mod rows;
 mod shutdown;
 mod suspended;
+mod unanswered;
 mod voices;
 mod waiting;
 mod wishes;
 mod wording;
+mod work;
 
 use crate::api::auth::Tokens;
 use crate::core::calls::Calls;
@@ -50,15 +57,17 @@ use crate::core::entropy::{Entropy, Seal};
 use crate::core::lifecycle::{Action, Event, State};
 use crate::core::listings::Listing;
 use crate::core::news::Watcher;
-use crate::core::outbox::{Outbox, Pending};
+use crate::core::outbox::Outbox;
 use crate::core::parked::Parked;
 use crate::core::pulls::Pulls;
 use crate::core::server::Server;
 use crate::core::sessions::{Errand, Question, Sessions, Voice};
 pub use crate::core::settings::Settings;
+use crate::core::unanswered::Unanswered;
 use crate::ids::{CallId, ConnId, IdMap, IdSet, InstanceId, ServerId, SessionId, VoiceId};
 use crate::limits::{RESTARTS_AT_ONCE, STARTS_AT_ONCE, STDIN_GRACE};
-use std::collections::{HashMap, VecDeque};
+use crate::shares::Shares;
+use std::collections::{BTreeMap, VecDeque};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Timer {
@@ -73,10 +82,20 @@ enum Timer {
     Stream(ConnId),
     /// A session that may be idle.
     Session(SessionId),
+    /// When a list of a server may be fetched again.
+    List(ServerId, Listing),
+    /// When those who see all servers at once may hear of a list again.
+    JointList(Listing),
     /// When an instance that was asked to stop loses its stdin.
     Stdin(InstanceId),
+    /// When it is told how many lines of a server's log were not kept.
+    Unkept(ServerId),
     /// Write-behind.
     Flush,
+    /// Decisions that are not stored yet.
+    Decisions,
+    /// Volumes whose removal has failed.
+    Volumes(ServerId),
     /// The present phase of the shutdown.
     Shutdown,
 }
@@ -106,7 +125,7 @@ pub struct Core {
     loaded: bool,
     servers: IdMap<ServerId, Server>,
     /// Also names whose registration is not durable yet.
-    names: HashMap<String, ServerId>,
+    names: BTreeMap<String, ServerId>,
     instances: IdMap<InstanceId, ServerId>,
     lives: u64,
     /// Servers that wait for a start slot, and the instances that hold one.
@@ -119,21 +138,25 @@ pub struct Core {
     parked: Parked,
     watchers: Vec<Watcher>,
     outbox: Outbox,
+    decisions: decisions::Decisions,
     sessions: Sessions,
     voices: IdMap<VoiceId, Voice>,
     voices_minted: u64,
     errands: IdMap<CallId, Errand>,
-    /// Of requests that are kept to be sent again.
-    again_bytes: usize,
     /// By the id under which the client was asked.
     questions: IdMap<u64, Question>,
     greetings: IdMap<ConnId, admission::Greeting>,
     kept: suspended::KeptAnswers,
+    joint_news: list_news::JointNews,
     deadlines: Deadlines<Timer>,
+    /// Who has how much of what clients and servers can make the core hold.
+    shares: Shares,
     tokens: Tokens,
     seal: Seal,
     entropy: Entropy,
     outputs: VecDeque<Output>,
+    /// What the last words of a server have cost.
+    work: usize,
 }
 
 impl Core {
@@ -147,7 +170,7 @@ impl Core {
             phase: Phase::Booting { swept: false },
             loaded: false,
             servers: IdMap::default(),
-            names: HashMap::new(),
+            names: BTreeMap::new(),
             instances: IdMap::default(),
             lives: 0,
             start_queue: VecDeque::new(),
@@ -158,25 +181,34 @@ impl Core {
             parked: Parked::default(),
             watchers: Vec::new(),
             outbox: Outbox::default(),
+            decisions: decisions::Decisions::default(),
             sessions: Sessions::default(),
             voices: IdMap::default(),
             voices_minted: 0,
             errands: IdMap::default(),
-            again_bytes: 0,
             questions: IdMap::default(),
             greetings: IdMap::default(),
             kept: suspended::KeptAnswers::default(),
+            joint_news: list_news::JointNews::default(),
             deadlines: Deadlines::default(),
+            shares: Shares::default(),
             tokens: Tokens::unread(),
             seal,
             entropy,
             outputs: VecDeque::new(),
+            work: 0,
         }
     }
 
     /// The tokens that `api` checks requests against.
     pub fn tokens(&self) -> &Tokens {
         &self.tokens
+    }
+
+    /// Whose instance this is: the server that was registered, also of one that belongs to a session.
+    pub fn server_of(&self, instance: InstanceId) -> Option<ServerId> {
+        let server = self.servers.get(self.instances.get(&instance)?)?;
+        Some(server.parent().unwrap_or(server.id))
     }
 
     pub fn is_running(&self) -> bool {
@@ -201,9 +233,13 @@ impl Core {
         self.deadlines.earliest()
     }
 
-    /// Everything is at rest: no call, no client that waits for an answer, nothing to write.
+    /// Everything is at rest: no call, no client that waits for an answer, nothing to write, nobody on the way out.
     pub fn is_idle(&self) -> bool {
-        self.calls.is_empty() && self.parked.len() == self.watchers.len() && self.outbox.is_clean()
+        self.calls.is_empty()
+            && self.parked.len() == self.watchers.len()
+            && self.outbox.is_clean()
+            && self.decisions.are_recorded()
+            && self.servers.values().all(|server| server.removing.is_none())
     }
 
     pub fn handle(&mut self, input: Input<'_>, now: Now) {
@@ -212,11 +248,9 @@ impl Core {
             Input::Swept { providers, unusable } => self.swept(providers, unusable),
             Input::ShutdownAsked => self.shutdown_asked(),
             Input::StoreOpened { snapshot } => self.store_opened(snapshot),
-            Input::StoreLost { why } => {
-                log::warn!("store lost: {why}; calls go on, changes are refused until it is back");
-                self.outbox.lost();
-            }
+            Input::StoreLost { why } => self.store_lost(&why),
             Input::StoreDone { seq, outcome } => self.store_done(seq, outcome),
+            Input::DecisionsKept { version, outcome } => self.decisions_kept(version, outcome),
             Input::Asked { conn, who, ask } => self.asked(conn, &who, ask),
             Input::ClientGone { conn } => self.client_gone(conn),
             Input::Pulled { pull } => self.pulled(pull),
@@ -257,8 +291,13 @@ impl Core {
                 Timer::Client(conn) => self.wait_timed_out(conn),
                 Timer::Stream(conn) => self.stream_elapsed(conn),
                 Timer::Session(id) => self.session_elapsed(id),
+                Timer::List(id, list) => self.fetch_due(id, list),
+                Timer::JointList(list) => self.tell_joint(list),
                 Timer::Stdin(instance) => self.outputs.push_back(Output::CloseStdin { instance }),
+                Timer::Unkept(server) => self.tell_unkept(server),
                 Timer::Flush => self.flush(),
+                Timer::Decisions => self.decisions_elapsed(),
+                Timer::Volumes(server) => self.volumes_again(server),
                 Timer::Shutdown => self.shutdown_elapsed(),
             }
         }
@@ -287,26 +326,16 @@ impl Core {
         self.flush();
     }
 
-    fn load(&mut self, snapshot: Snapshot) {
-        self.loaded = true;
-        self.tokens.read();
-        for (_, token) in snapshot.tokens {
-            self.tokens.insert(token);
-        }
-        self.ensure_admin_token();
-        for row in snapshot.servers {
-            self.names.insert(row.definition.name.clone(), row.id);
-            self.outputs.push_back(Output::LogRestore { server: row.id });
-            self.servers.insert(row.id, Server::from_stored(row));
-        }
-    }
-
     /// Servers start when nothing of an earlier life is left, and when it is known which they are.
     fn finish_boot(&mut self) {
         if self.phase != (Phase::Booting { swept: true }) || !self.loaded {
             return;
         }
         self.phase = Phase::Running;
+        self.check_places();
+        for id in self.server_ids() {
+            self.follow_removal(id);
+        }
         if !self.settings.hosting {
             log::warn!("hosting is disabled by ENABLE_AGENT_WORKSPACES=false: no server is started");
             return;
@@ -329,8 +358,12 @@ impl Core {
     /// The one way a server's state changes.
     fn advance(&mut self, id: ServerId, event: Event) {
         let Some(server) = self.servers.get_mut(&id) else { return };
+        // What breaks a rule is not started, whoever asks for it.
+        if server.refused.is_some() && matches!(event, Event::Start | Event::Restart) {
+            return;
+        }
         let before = (server.life.status(), server.life.instance());
-        let why = event_name(&event);
+        let why = news::event_name(&event);
         let actions = server.life.handle(event, &server.definition, self.now.mono_ms);
         let failed = actions.iter().any(|action| matches!(action, Action::Crashed { .. } | Action::Fault { .. }));
         for action in actions {
@@ -369,9 +402,10 @@ impl Core {
             Action::Launch { instance } => {
                 server.restart_count += u64::from(std::mem::take(&mut server.restart_due));
                 server.hello = None;
+                server.lane.unanswered = Unanswered::default();
                 server.put_down_for = None;
                 (server.level, server.listen, server.refusal) = (None, None, None);
-                Listing::ALL.into_iter().for_each(|list| server.list_mut(list).forget_asking());
+                Listing::ALL.into_iter().for_each(|list| server.list_mut(list).new_instance());
                 server.said = server::Said { late: server.said.late, ..server::Said::default() };
                 let definition = server.definition.clone();
                 let provider = definition.provider.clone().unwrap_or_else(|| self.settings.providers[0].clone());
@@ -451,15 +485,6 @@ impl Core {
         }
     }
 
-    /// What an instance has begun to say when it ends is its own, and no part of what the next one says.
-    fn end_stderr(&mut self, id: ServerId, instance: InstanceId) {
-        let (logs, now) = (self.logs_of(id), self.now);
-        let torn = self.servers.get_mut(&logs).and_then(|server| server.log.end_stderr(instance, now));
-        if let Some(entry) = torn {
-            self.stream(logs, entry);
-        }
-    }
-
     fn crashed(&mut self, id: ServerId, instance: InstanceId, exit: Exit) {
         let now = self.now;
         self.end_stderr(id, instance);
@@ -535,51 +560,6 @@ impl Core {
         } else {
             self.deadlines.set(Timer::Flush, self.now.mono_ms + WRITE_BEHIND_MS);
         }
-    }
-
-    fn ensure_admin_token(&mut self) {
-        let token = self.admin_token();
-        if self.tokens.list().any(|known| known.hash == token.hash) {
-            return;
-        }
-        // One of that name is of another data directory, or of an admin.token that is gone.
-        self.tokens.remove(&token.name);
-        self.tokens.insert(token.clone());
-        let id = self.entropy.uuid();
-        let seq = self.outbox.issue(Pending::AdminToken);
-        self.outputs.push_back(Output::Store { seq, op: contract::StoreOp::InsertToken { id, token } });
-    }
-
-    fn admin_token(&self) -> contract::Token {
-        contract::Token {
-            name: "admin".to_string(),
-            hash: self.settings.admin_token_hash,
-            scopes: ["admin:read", "admin:write", "mcp:call"].map(String::from).to_vec(),
-            servers: Vec::new(),
-            created_unix_ms: self.now.unix_ms,
-        }
-    }
-}
-
-fn event_name(event: &Event) -> &'static str {
-    match event {
-        Event::Start => "start",
-        Event::Pulled => "image here",
-        Event::PullFailed(_) => "pull failed",
-        Event::Slot { .. } => "slot",
-        Event::Launched => "launched",
-        Event::LaunchFailed(_) => "launch failed",
-        Event::Greeted => "answers",
-        Event::Jilted(_) => "initialize refused",
-        Event::Silent => "no answer to ping and tools/list",
-        Event::Heard => "heard again",
-        Event::StdoutClosed => "stdout closed",
-        Event::Exited(_) => "exited",
-        Event::Stop => "stop",
-        Event::Shutdown => "shutdown",
-        Event::Restart => "restart",
-        Event::KillNow => "second signal",
-        Event::Elapsed => "deadline",
     }
 }
 

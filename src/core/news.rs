@@ -5,12 +5,14 @@
 use crate::api::auth::Principal;
 use crate::api::fault::{Code, Fault};
 use crate::core::contract::{Answer, LogEntry, LogSource, News, NewsKind, Output, Status, StreamEvent};
-use crate::core::lifecycle::State;
+use crate::core::lifecycle::{Event, State};
 use crate::core::parked::WaitOn;
-use crate::core::server::Server;
+use crate::core::server::{Follower, Server};
 use crate::core::{Core, Timer};
 use crate::ids::{ConnId, InstanceId, ServerId};
-use crate::limits::{KEEP_ALIVE, WATCHERS_MAX};
+use crate::limits::{KEEP_ALIVE, LOG_UNKEPT_EVERY};
+use crate::shares::{Owner, Resource, Short};
+use memchr::memchr_iter;
 use std::sync::Arc;
 
 pub(super) struct Watcher {
@@ -23,10 +25,7 @@ impl Core {
 
     /// The stream begins with the present state of each server, so that nothing is missed between a list and it.
     pub(super) fn watch_news(&mut self, conn: ConnId, who: &Principal) -> Result<Answer, Fault> {
-        if self.watchers.len() >= WATCHERS_MAX {
-            let message = format!("{WATCHERS_MAX} clients follow the events already");
-            return Err(Fault::new(Code::Unavailable, message).retry_after_ms(10_000));
-        }
+        self.take_watcher(&who.name)?;
         let mut seen: Vec<&Server> = self
             .servers
             .values()
@@ -41,9 +40,32 @@ impl Core {
         Ok(Answer::News(now))
     }
 
+    /// One more who watches all servers or follows a log.
+    pub(super) fn take_watcher(&mut self, owner: &Arc<str>) -> Result<(), Fault> {
+        let whose = match self.shares.take(&Owner::Principal(Arc::clone(owner)), Resource::Watchers, 1) {
+            Ok(()) => return Ok(()),
+            Err(Short::Owner) => "as many clients of yours as one token may have",
+            Err(Short::Whole) => "as many clients as this daemon takes",
+        };
+        let message = format!("{whose} follow events and logs already");
+        Err(Fault::new(Code::Unavailable, message).retry_after_ms(10_000))
+    }
+
+    pub(super) fn give_watcher_back(&mut self, owner: &Arc<str>) {
+        self.shares.give_back(&Owner::Principal(Arc::clone(owner)), Resource::Watchers, 1);
+    }
+
     pub(super) fn stop_watching(&mut self, conn: ConnId) {
         self.deadlines.cancel(Timer::Stream(conn));
-        self.watchers.retain(|watcher| watcher.conn != conn);
+        let left: Vec<Watcher> = self.watchers.extract_if(.., |watcher| watcher.conn == conn).collect();
+        left.iter().for_each(|watcher| self.give_watcher_back(&watcher.who.name));
+    }
+
+    pub(super) fn stop_following(&mut self, conn: ConnId, server: ServerId) {
+        self.deadlines.cancel(Timer::Stream(conn));
+        let Some(server) = self.servers.get_mut(&server) else { return };
+        let left: Vec<Follower> = server.followers.extract_if(.., |follower| follower.conn == conn).collect();
+        left.iter().for_each(|follower| self.give_watcher_back(&follower.owner));
     }
 
     /// A token was revoked: those who watch or follow a log with it hear nothing more.
@@ -53,6 +75,7 @@ impl Core {
         for server in self.servers.values_mut() {
             conns.extend(server.followers.extract_if(.., |follower| &*follower.owner == owner).map(|left| left.conn));
         }
+        self.shares.give_back(&Owner::Principal(owner.into()), Resource::Watchers, conns.len());
         conns.sort();
         for conn in conns {
             self.close_conn(conn);
@@ -145,10 +168,39 @@ impl Core {
     }
 
     pub(super) fn stderr_read(&mut self, instance: InstanceId, bytes: &[u8]) {
-        let Some(id) = self.instances.get(&instance).copied() else { return };
+        self.work = 0;
+        let before = self.outputs.len();
+        let Some(id) = self.instances.get(&instance).copied() else { return self.charge(1, bytes.len(), before) };
+        let id = self.logs_of(id);
+        if let Some(server) = self.servers.get_mut(&id) {
+            let fresh = server.log.stderr(instance, bytes, self.now);
+            self.stream_said(id, fresh);
+        }
+        self.charge(memchr_iter(b'\n', bytes).count().max(1), bytes.len(), before);
+    }
+
+    /// Lines that a server wrote, as far as its log has room for them.
+    pub(super) fn stream_said(&mut self, id: ServerId, fresh: impl IntoIterator<Item = LogEntry>) {
+        for entry in fresh {
+            self.stream(id, entry);
+        }
+        if self.servers.get_mut(&id).is_some_and(|server| server.log.begins_to_skip()) {
+            self.deadlines.set(Timer::Unkept(id), self.now.mono_ms + LOG_UNKEPT_EVERY.as_millis() as u64);
+        }
+    }
+
+    pub(super) fn tell_unkept(&mut self, id: ServerId) {
+        let told = self.servers.get_mut(&id).and_then(|server| server.log.tell_unkept(self.now));
+        if let Some(entry) = told {
+            self.stream(id, entry);
+        }
+    }
+
+    /// What an instance has begun to say when it ends is its own, and no part of what the next one says.
+    pub(super) fn end_stderr(&mut self, id: ServerId, instance: InstanceId) {
         let id = self.logs_of(id);
         let Some(server) = self.servers.get_mut(&id) else { return };
-        for entry in server.log.stderr(instance, bytes, self.now) {
+        for entry in server.log.end_stderr(instance, self.now) {
             self.stream(id, entry);
         }
     }
@@ -178,6 +230,30 @@ impl Core {
         let own = self.servers.values().filter(|server| server.parent().is_none());
         let mut lines: Vec<String> = own.map(|server| server.summary(self.now)).collect();
         lines.sort();
+        lines.splice(..0, self.shares.summary());
         lines
+    }
+}
+
+/// Why a server's status changes, in a word for the log.
+pub(super) fn event_name(event: &Event) -> &'static str {
+    match event {
+        Event::Start => "start",
+        Event::Pulled => "image here",
+        Event::PullFailed(_) => "pull failed",
+        Event::Slot { .. } => "slot",
+        Event::Launched => "launched",
+        Event::LaunchFailed(_) => "launch failed",
+        Event::Greeted => "answers",
+        Event::Jilted(_) => "initialize refused",
+        Event::Silent => "no answer to ping and tools/list",
+        Event::Heard => "heard again",
+        Event::StdoutClosed => "stdout closed",
+        Event::Exited(_) => "exited",
+        Event::Stop => "stop",
+        Event::Shutdown => "shutdown",
+        Event::Restart => "restart",
+        Event::KillNow => "second signal",
+        Event::Elapsed => "deadline",
     }
 }

@@ -25,20 +25,13 @@ pub enum Pending {
         /// Whoever waits for it: several may ask for the same at once.
         conns: Vec<ConnId>,
         kind: ChangeKind,
-    },
-    Delete {
-        server: ServerId,
-        conns: Vec<ConnId>,
-        volumes: bool,
+        /// What it does besides what was asked for.
+        warning: Option<&'static str>,
     },
     TokenInsert {
         id: Uuid,
         token: Token,
         secret: String,
-        conn: ConnId,
-    },
-    TokenDelete {
-        name: String,
         conn: ConnId,
     },
     Status {
@@ -59,17 +52,6 @@ pub enum Pending {
 pub enum ChangeKind {
     Patch,
     Start,
-    Stop,
-}
-
-/// Changes that are the same whoever asks for them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Joins {
-    /// `Start` and `Stop`; no PATCH is another's.
-    Change(ChangeKind),
-    Delete {
-        volumes: bool,
-    },
 }
 
 #[derive(Default)]
@@ -85,6 +67,9 @@ pub struct Outbox {
     saving: BTreeSet<ServerId>,
     reconcile: BTreeSet<ServerId>,
     reconcile_tokens: BTreeSet<String>,
+    /// As the two above, of which the store has refused the last attempt: not tried again at once.
+    refused: BTreeSet<ServerId>,
+    refused_tokens: BTreeSet<String>,
 }
 
 impl Outbox {
@@ -136,47 +121,45 @@ impl Outbox {
     /// Whatever became of this operation, the row must agree with the core.
     pub fn disown(&mut self, pending: &Pending) {
         match pending {
-            Pending::Register { server, .. }
-            | Pending::Change { server, .. }
-            | Pending::Delete { server, .. }
-            | Pending::Reconcile { server } => {
+            Pending::Register { server, .. } | Pending::Change { server, .. } | Pending::Reconcile { server } => {
                 self.reconcile.insert(*server);
             }
             Pending::Status { server } => {
                 self.dirty.insert(*server);
             }
-            Pending::TokenInsert { token: Token { name, .. }, .. }
-            | Pending::TokenDelete { name, .. }
-            | Pending::ReconcileToken { name } => {
+            Pending::TokenInsert { token: Token { name, .. }, .. } | Pending::ReconcileToken { name } => {
                 self.reconcile_tokens.insert(name.clone());
             }
             Pending::AdminToken => {}
         }
     }
 
-    /// One more client for what is on its way already, if it is.
-    pub fn join(&mut self, server: ServerId, conn: ConnId, wanted: Joins) -> Option<StoreSeq> {
-        self.pending.iter_mut().find_map(|(seq, pending)| {
-            let (conns, joins) = match pending {
-                Pending::Change { server: whose, conns, kind, .. } if *whose == server => (conns, Joins::Change(*kind)),
-                Pending::Delete { server: whose, conns, volumes } if *whose == server => {
-                    (conns, Joins::Delete { volumes: *volumes })
-                }
-                Pending::Register { .. }
-                | Pending::Change { .. }
-                | Pending::Delete { .. }
-                | Pending::TokenInsert { .. }
-                | Pending::TokenDelete { .. }
-                | Pending::Status { .. }
-                | Pending::Reconcile { .. }
-                | Pending::ReconcileToken { .. }
-                | Pending::AdminToken => return None,
-            };
-            (joins == wanted).then(|| {
+    /// One more client for a start that is on its way already, if it is; no PATCH is another's.
+    pub fn join_start(&mut self, server: ServerId, conn: ConnId) -> Option<StoreSeq> {
+        self.pending.iter_mut().find_map(|(seq, pending)| match pending {
+            Pending::Change { server: whose, conns, kind: ChangeKind::Start, up: true, .. } if *whose == server => {
                 conns.push(conn);
-                *seq
-            })
+                Some(*seq)
+            }
+            Pending::Register { .. }
+            | Pending::Change { .. }
+            | Pending::TokenInsert { .. }
+            | Pending::Status { .. }
+            | Pending::Reconcile { .. }
+            | Pending::ReconcileToken { .. }
+            | Pending::AdminToken => None,
         })
+    }
+
+    /// Whatever change of this server is on its way, it does not bring it up any more.
+    pub fn keep_down(&mut self, server: ServerId) {
+        for pending in self.pending.values_mut() {
+            if let Pending::Change { server: whose, up, .. } = pending
+                && *whose == server
+            {
+                *up = false;
+            }
+        }
     }
 
     /// Definitions on their way, and whose they are.
@@ -185,9 +168,7 @@ impl Outbox {
             Pending::Register { server, definition, .. } | Pending::Change { server, definition, .. } => {
                 Some((*server, &**definition))
             }
-            Pending::Delete { .. }
-            | Pending::TokenInsert { .. }
-            | Pending::TokenDelete { .. }
+            Pending::TokenInsert { .. }
             | Pending::Status { .. }
             | Pending::Reconcile { .. }
             | Pending::ReconcileToken { .. }
@@ -206,6 +187,45 @@ impl Outbox {
 
     pub fn reconcile(&mut self, server: ServerId) {
         self.reconcile.insert(server);
+    }
+
+    pub fn reconcile_token(&mut self, name: String) {
+        self.reconcile_tokens.insert(name);
+    }
+
+    /// The store will not have it, and may think otherwise later.
+    pub fn refuse(&mut self, pending: &Pending) {
+        match pending {
+            Pending::Reconcile { server } => _ = self.refused.insert(*server),
+            Pending::ReconcileToken { name } => _ = self.refused_tokens.insert(name.clone()),
+            Pending::Register { .. }
+            | Pending::Change { .. }
+            | Pending::TokenInsert { .. }
+            | Pending::Status { .. }
+            | Pending::AdminToken => {}
+        }
+    }
+
+    pub fn has_refused(&self) -> bool {
+        !(self.refused.is_empty() && self.refused_tokens.is_empty())
+    }
+
+    pub fn try_refused_again(&mut self) {
+        self.reconcile.append(&mut self.refused);
+        self.reconcile_tokens.append(&mut self.refused_tokens);
+    }
+
+    /// The row of this server is not known to say what is true.
+    pub fn owes(&self, server: ServerId) -> bool {
+        let is_on_its_way = |pending: &Pending| matches!(pending, Pending::Reconcile { server: on } if *on == server);
+        self.reconcile.contains(&server) || self.refused.contains(&server) || self.pending.values().any(is_on_its_way)
+    }
+
+    pub fn owes_token(&self, name: &str) -> bool {
+        let is_on_its_way = |pending: &Pending| matches!(pending, Pending::ReconcileToken { name: on } if on == name);
+        self.reconcile_tokens.contains(name)
+            || self.refused_tokens.contains(name)
+            || self.pending.values().any(is_on_its_way)
     }
 
     pub fn forget(&mut self, server: ServerId) {
@@ -231,6 +251,7 @@ impl Outbox {
             && self.dirty.is_empty()
             && self.reconcile.is_empty()
             && self.reconcile_tokens.is_empty()
+            && !self.has_refused()
     }
 
     pub fn has_unsent(&self) -> bool {

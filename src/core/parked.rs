@@ -9,6 +9,8 @@ pub enum WaitOn {
     Reply(CallId),
     /// Durability of a change.
     Stored(StoreSeq),
+    /// The same of a token's end.
+    Revoked,
     /// A server to be ready, or to show that it will not be.
     Ready { server: ServerId, after: Hand },
     /// A server to be down.
@@ -61,6 +63,7 @@ impl Parked {
             WaitOn::Ready { server: s, .. } | WaitOn::Down(s) | WaitOn::Gone(s) | WaitOn::Face(s) => *s == server,
             WaitOn::Reply(_)
             | WaitOn::Stored(_)
+            | WaitOn::Revoked
             | WaitOn::Log(_)
             | WaitOn::News
             | WaitOn::Voice(_)

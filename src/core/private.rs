@@ -6,8 +6,10 @@ use crate::api::fault::{Code, Fault};
 use crate::core::Core;
 use crate::core::lifecycle::Event;
 use crate::core::server::{Kin, Server};
+use crate::core::sessions::Session;
 use crate::ids::{ServerId, SessionId};
 use crate::limits::PRIVATE_INSTANCES_MAX;
+use crate::shares::{Owner, Resource, Short};
 use std::sync::Arc;
 
 impl Core {
@@ -25,7 +27,7 @@ impl Core {
     fn start_private(&mut self, session: SessionId, parent: ServerId) -> Result<ServerId, Fault> {
         let known = &self.servers[&parent];
         known.admits(self.now.mono_ms + known.definition.request_timeout_ms, self.now)?;
-        self.make_private_room(session)?;
+        self.make_private_room(session, parent)?;
         let id = ServerId(self.entropy.uuid());
         let known = &self.servers[&parent];
         let mut definition = (*known.definition).clone();
@@ -42,21 +44,37 @@ impl Core {
         Ok(id)
     }
 
-    fn make_private_room(&mut self, asking: SessionId) -> Result<(), Fault> {
-        if self.private_instances().filter(|server| server.removing.is_none()).count() >= PRIVATE_INSTANCES_MAX
-            && let Some(idlest) = self.sessions.idlest(|session| session.private.len(), Some(asking))
-        {
+    /// A place for one more instance, of the session's owner and of the server. Those on their way out take their time and
+    /// a place beside it, so there may be twice as many for a while.
+    fn make_private_room(&mut self, asking: SessionId, parent: ServerId) -> Result<(), Fault> {
+        let full = |what: &str| {
+            Err(Fault::new(Code::Unavailable, format!("{what} instances for single sessions run already"))
+                .retry_after_ms(10_000))
+        };
+        if self.private_instances().count() >= 2 * PRIVATE_INSTANCES_MAX {
+            return full("all the");
+        }
+        let name = Arc::clone(&self.sessions.get(asking).expect("it asks").owner);
+        let owners = [Owner::Principal(Arc::clone(&name)), Owner::Server(parent)];
+        let has = |session: &Session| session.private.len();
+        let has_one_of_it = |session: &Session| usize::from(session.private.contains_key(&parent));
+        loop {
+            let (idlest, what) = match self.shares.take_for(&owners, Resource::PrivateInstances, 1) {
+                Ok(()) => return Ok(()),
+                Err((0, Short::Owner)) => (self.sessions.idlest_of(&name, has, Some(asking)), "as many of your"),
+                Err((_, Short::Owner)) => {
+                    (self.sessions.idlest(has_one_of_it, Some(asking)), "as many of this server's")
+                }
+                Err((_, Short::Whole)) => (self.sessions.idlest(has, Some(asking)), "all the"),
+            };
+            let Some(idlest) = idlest else { return full(what) };
             self.end_session(idlest, "its instance made room for another's");
         }
-        let staying = self.private_instances().filter(|server| server.removing.is_none()).count();
-        // Those on their way out take their time, and their place with them.
-        match staying < PRIVATE_INSTANCES_MAX && self.private_instances().count() < 2 * PRIVATE_INSTANCES_MAX {
-            true => Ok(()),
-            false => {
-                let message = format!("{PRIVATE_INSTANCES_MAX} instances run for single sessions already");
-                Err(Fault::new(Code::Unavailable, message).retry_after_ms(10_000))
-            }
-        }
+    }
+
+    pub(super) fn give_private_back(&mut self, owner: &Arc<str>, parent: ServerId) {
+        let owners = [Owner::Principal(Arc::clone(owner)), Owner::Server(parent)];
+        self.shares.give_back_for(&owners, Resource::PrivateInstances, 1);
     }
 
     fn private_instances(&self) -> impl Iterator<Item = &Server> {
@@ -80,7 +98,9 @@ impl Core {
             // At the endpoint of all servers the session has others, and may start this one again.
             Some(known) => {
                 known.private.remove(&of);
+                let owner = Arc::clone(&known.owner);
                 known.subscriptions.retain(|(server, _)| *server != id);
+                self.give_private_back(&owner, of);
                 self.dismiss(id);
             }
             None => self.dismiss(id),

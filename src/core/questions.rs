@@ -3,13 +3,16 @@
 //! Invariant: every question is answered once, by its client or by an error, and none outlives its call.
 
 use crate::core::Core;
+use crate::core::contract::Output;
 use crate::core::fanout::Busy;
+use crate::core::server::{Dialect, Kin};
 use crate::core::sessions::{Era, Question};
-use crate::core::wording::METHOD_NOT_FOUND;
+use crate::core::wording::{METHOD_NOT_FOUND, progress_token};
 use crate::ids::{CallId, InstanceId, ServerId, SessionId};
 use crate::limits::{QUESTION_BYTES_MAX, QUESTIONS_MAX, URI_MAX};
 use crate::wire::json::Json;
 use crate::wire::jsonrpc::{self, Reply};
+use serde::Deserialize;
 
 impl Core {
     pub(super) fn asked_by_server(
@@ -21,10 +24,12 @@ impl Core {
         params: Option<Json<'_>>,
     ) {
         if method == "ping" {
-            return self.write(instance, jsonrpc::result_reply(id, "{}"));
+            let bytes = jsonrpc::result_reply(id, "{}");
+            return self.outputs.push_back(Output::Reply { instance, bytes });
         }
         if let Err(why) = self.pass_question(server, instance, id, method, params) {
-            self.write(instance, jsonrpc::error_reply(id, METHOD_NOT_FOUND, &why));
+            let bytes = jsonrpc::error_reply(id, METHOD_NOT_FOUND, &why);
+            self.outputs.push_back(Output::Reply { instance, bytes });
         }
     }
 
@@ -39,7 +44,10 @@ impl Core {
         let call = match self.busy_with(server) {
             Busy::With(call) => call,
             Busy::Idle => return Err(format!("no client here takes {method}: none has a call under way")),
-            Busy::Unclear => return Err(format!("no client here takes {method}: it is unclear whose call it is for")),
+            Busy::Unclear => {
+                let why = "it is unclear whose call it is for; those that were given up without an answer count too";
+                return Err(format!("no client here takes {method}: {why}"));
+            }
         };
         if id.get().len() > URI_MAX {
             return Err(format!("the id of a question has at most {URI_MAX} bytes"));
@@ -69,6 +77,7 @@ impl Core {
             params: kept.map(Json::kept),
             call: Some(call),
             session,
+            token: params.and_then(progress_token).filter(|token| token.get().len() <= URI_MAX).map(Json::kept),
         };
         match era {
             Era::StatelessOverSessions => {
@@ -88,6 +97,42 @@ impl Core {
         }
         self.postpone(call, self.question_patience_ms(call));
         Ok(())
+    }
+
+    /// How far a client is with what it was asked. Only the session that was asked knows.
+    pub(super) fn question_progressed(&mut self, session: SessionId, params: Option<Json<'_>>) {
+        #[derive(Deserialize)]
+        struct Wire<'a> {
+            #[serde(rename = "progressToken", borrow)]
+            token: Json<'a>,
+        }
+        let Some(raw) = params else { return };
+        let Ok(wire) = serde_json::from_str::<Wire<'_>>(raw.get()) else { return };
+        let is_it = |question: &&Question| {
+            question.session == Some(session)
+                && question.token.as_ref().is_some_and(|own| own.get() == wire.token.get())
+        };
+        let Some(instance) = self.questions.values().find(is_it).map(|question| question.instance) else { return };
+        self.write(instance, jsonrpc::forwarded_notification("notifications/progress", Some(raw.get())));
+    }
+
+    /// A client has other roots. The server may ask for them while it is at work for this client alone: only then it hears
+    /// of it, because at any other time it would ask somebody else.
+    pub(super) fn roots_changed(&mut self, session: SessionId) {
+        let Some(known) = self.sessions.get(session).filter(|session| session.abilities.roots) else { return };
+        let Some(server) = known.server.and_then(|server| self.servers.get(&server)) else { return };
+        let own = match server.kin {
+            Kin::Private { .. } => true,
+            Kin::Registered | Kin::Companion { .. } => match self.busy_with(server.id) {
+                Busy::With(call) => self.errands[&call].session == Some(session),
+                Busy::Idle | Busy::Unclear => false,
+            },
+        };
+        // The newer era has none that a client sends but for a cancellation.
+        let hears = own && server.dialect == Dialect::Sessions;
+        if let Some(instance) = server.life.ready_instance().filter(|_| hears) {
+            self.write(instance, jsonrpc::notification("notifications/roots/list_changed", None));
+        }
     }
 
     /// Only the session that was asked can answer.

@@ -10,11 +10,13 @@ use crate::core::sessions::{Again, Errand, Question};
 use crate::core::wording::{Settled, rpc_error};
 use crate::core::{Core, Timer};
 use crate::ids::{CallId, ServerId};
-use crate::limits::{INPUT_ROUNDS_MAX, QUESTION_TIMEOUT, QUESTIONS_MAX, QUEUED_BYTES_MAX, URI_MAX};
-use crate::wire::json::{Json, JsonBuf};
+use crate::limits::{INPUT_ROUNDS_MAX, QUESTION_TIMEOUT, QUESTIONS_MAX, URI_MAX};
+use crate::shares::{Owner, Resource};
+use crate::wire::json::{self, Json, JsonBuf};
 use crate::wire::jsonrpc::{self, Reply};
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// The server cannot go on without what it asked for.
 const NO_INPUT: i64 = -32603;
@@ -25,11 +27,12 @@ impl Core {
     pub(super) fn submit_newer(
         &mut self,
         server: ServerId,
+        owner: &Arc<str>,
         newer: &Newer<'_>,
         again: &Again,
     ) -> Result<(CallId, u64, Option<JsonBuf>), Fault> {
         let mut token = None;
-        let sent = self.submit(server, None, Caller::Mcp, |call| {
+        let sent = self.submit(server, Some(owner), None, Caller::Mcp, |call| {
             let (params, own) = with_era(again, newer, call);
             token = own;
             jsonrpc::forwarded(call, &again.method, Some(&params))
@@ -67,7 +70,7 @@ impl Core {
         if wanted.requests.keys().any(|key| key.len() > URI_MAX) {
             return Err(format!("the server asks for input under a key of more than {URI_MAX} bytes"));
         }
-        if self.again_bytes + again.kept_bytes() > QUEUED_BYTES_MAX {
+        if self.shares.room(&Owner::Principal(Arc::clone(&errand.owner)), Resource::Memory) < again.kept_bytes() {
             return Err(TOO_LARGE.to_string());
         }
         let (session, server) = (errand.session, errand.server);
@@ -99,6 +102,7 @@ impl Core {
                 method,
                 call: Some(round),
                 session,
+                token: None,
             };
             self.questions.insert(number, question);
         }
@@ -107,10 +111,11 @@ impl Core {
 
     /// The client has answered one of the questions of a round.
     pub(super) fn input_given(&mut self, round: CallId, key: &str, reply: &Reply<'_>) {
-        let Some(again) = self.errands.get_mut(&round).and_then(|errand| errand.again.as_mut()) else { return };
+        let Some(errand) = self.errands.get_mut(&round) else { return };
+        let owner = Owner::Principal(Arc::clone(&errand.owner));
+        let Some(again) = errand.again.as_mut() else { return };
         match reply {
-            Reply::Result(raw) if self.again_bytes + raw.get().len() <= QUEUED_BYTES_MAX => {
-                self.again_bytes += raw.get().len();
+            Reply::Result(raw) if self.shares.take(&owner, Resource::Memory, raw.get().len()).is_ok() => {
                 again.answers.insert(key.to_string(), Some((*raw).kept()));
                 if again.answers.values().all(Option::is_some) {
                     self.next_round(round);
@@ -132,7 +137,7 @@ impl Core {
         let Some(mut errand) = self.take_errand(round) else { return };
         let level = errand.session.and_then(|session| self.sessions.get(session)).and_then(|session| session.level);
         let newer = Newer { abilities: &errand.abilities, level };
-        match self.submit_newer(errand.server, &newer, errand.again.as_ref().expect("it has rounds")) {
+        match self.submit_newer(errand.server, &errand.owner, &newer, errand.again.as_ref().expect("it has rounds")) {
             Ok((call, timeout_ms, _)) => {
                 errand.timeout_ms = timeout_ms;
                 self.move_errand(round, call, errand);
@@ -194,13 +199,24 @@ impl Wanted<'_> {
         struct Wire<'a> {
             result_type: Option<String>,
             #[serde(borrow)]
-            input_requests: Option<BTreeMap<String, Json<'a>>>,
+            input_requests: Option<Json<'a>>,
             #[serde(borrow)]
             request_state: Option<Json<'a>>,
         }
         memchr::memmem::find(result.get().as_bytes(), b"input_required")?;
         let wire: Wire<'_> = serde_json::from_str(result.get()).ok()?;
-        (wire.result_type.as_deref() == Some("input_required"))
-            .then(|| Wanted { requests: wire.input_requests.unwrap_or_default(), state: wire.request_state })
+        if wire.result_type.as_deref() != Some("input_required") {
+            return None;
+        }
+        let mut requests = BTreeMap::new();
+        for member in json::members(wire.input_requests.map_or("{}", Json::get).as_bytes()) {
+            let (key, raw) = member.ok()?;
+            requests.insert(key.into_owned(), raw);
+            // One too many is enough to refuse them.
+            if requests.len() > QUESTIONS_MAX {
+                break;
+            }
+        }
+        Some(Wanted { requests, state: wire.request_state })
     }
 }

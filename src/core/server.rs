@@ -5,7 +5,7 @@ use crate::api::fault::{Code, Fault, Outcome};
 use crate::core::Settings;
 use crate::core::calls::Lane;
 use crate::core::contract::{
-    Exit, ExitCause, ImagePull, LastCrash, Now, Status, StatusView, StoredServer, StoredStatus,
+    Exit, ExitCause, ImagePull, LastCrash, Now, Status, StatusView, StoredServer, StoredStatus, UnfitServer,
 };
 use crate::core::definition::Definition;
 use crate::core::eras::{Held, Support};
@@ -34,6 +34,8 @@ pub enum Removal {
     TakesVolumes,
     /// They are on their way out.
     VolumesLeave,
+    /// Nothing is left of it but its record, perhaps, and so its name is not free yet.
+    Gone,
 }
 
 pub struct Server {
@@ -76,6 +78,12 @@ pub struct Server {
     /// A change of it is on its way to the store.
     pub changing: bool,
     pub removing: Option<Removal>,
+    /// Why its definition may not be started.
+    pub refused: Option<Fault>,
+    /// What a change has done besides what was asked for.
+    pub warning: Option<&'static str>,
+    /// That it was stopped is not in the store yet.
+    pub unrecorded: Option<&'static str>,
     /// How the instance that is just being discarded ended.
     pub ended_by: Option<Exit>,
     /// Why the present instance is being put down, if it is.
@@ -193,6 +201,9 @@ impl Server {
             last_used_unix_ms: None,
             changing: false,
             removing: None,
+            refused: None,
+            warning: None,
+            unrecorded: None,
             ended_by: None,
             put_down_for: None,
             start_failed: false,
@@ -209,6 +220,32 @@ impl Server {
         server.last_error = row.status.last_error;
         server.last_used_unix_ms = row.status.last_used_unix_ms;
         server
+    }
+
+    pub fn unfit(row: UnfitServer) -> Server {
+        let mut server = Server::from_stored(row.server);
+        server.refuse(row.why);
+        server
+    }
+
+    /// It is known, and shown with the reason, but never started.
+    pub fn refuse(&mut self, why: Fault) {
+        log::error!("server={} id={} is not started: {}", self.definition.name, self.id, why.message);
+        self.last_error = Some(why.message.clone());
+        self.refused = Some(why);
+        self.life = Lifecycle::failed();
+    }
+
+    /// One whose row breaks the rule about names has none of its own; a PATCH may give it one.
+    pub fn is_nameless(&self) -> bool {
+        self.refused.as_ref().is_some_and(|why| why.data.get("field").is_some_and(|field| field == "name"))
+    }
+
+    /// All there is to say, in one line.
+    fn all_warnings(&self, settings: &Settings) -> Option<String> {
+        let of_default = settings.default_warning.as_deref().filter(|_| self.definition.provider.is_none());
+        let all: Vec<&str> = [of_default, self.warning, self.unrecorded].into_iter().flatten().collect();
+        (!all.is_empty()).then(|| all.join("; "))
     }
 
     pub fn to_stored(&self) -> StoredServer {
@@ -249,7 +286,7 @@ impl Server {
             id: self.id,
             definition: Arc::clone(&self.definition),
             provider: self.definition.provider.clone().unwrap_or_else(|| settings.providers[0].clone()),
-            warning: settings.default_warning.clone().filter(|_| self.definition.provider.is_none()),
+            warning: self.all_warnings(settings),
             network: self.network(settings),
             status: self.life.status(),
             // A pipe that nobody answers on is no connection.

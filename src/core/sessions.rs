@@ -307,12 +307,13 @@ pub struct Question {
     pub params: Option<JsonBuf>,
     pub call: Option<CallId>,
     pub session: Option<SessionId>,
+    /// The server's own, under which it wants to hear of progress.
+    pub token: Option<JsonBuf>,
 }
 
 #[derive(Default)]
 pub struct Sessions {
     table: IdMap<SessionId, Session>,
-    pub logged_bytes: usize,
 }
 
 impl Sessions {
@@ -329,9 +330,7 @@ impl Sessions {
     }
 
     pub fn remove(&mut self, id: SessionId) -> Option<Session> {
-        let session = self.table.remove(&id)?;
-        self.logged_bytes -= session.log.bytes();
-        Some(session)
+        self.table.remove(&id)
     }
 
     pub fn len(&self) -> usize {
@@ -360,6 +359,19 @@ impl Sessions {
         let mut found: Vec<SessionId> = self.table.values().filter(|s| is(s)).map(|session| session.id).collect();
         found.sort();
         found
+    }
+
+    /// Of this owner's sessions that have nothing open and some of what is scarce, the one that was idle for longest; the
+    /// one that asks is never it.
+    pub fn idlest_of(
+        &self,
+        owner: &str,
+        takes: impl Fn(&Session) -> usize,
+        asking: Option<SessionId>,
+    ) -> Option<SessionId> {
+        let idle = self.table.values().filter(|session| !session.is_busy() && Some(session.id) != asking);
+        let may_go = idle.filter(|session| takes(session) > 0 && *session.owner == *owner);
+        may_go.min_by_key(|session| (session.used_ms, session.id)).map(|session| session.id)
     }
 
     /// Of those with nothing open, one of whoever has the most of what is scarce, and of these the one that was idle for

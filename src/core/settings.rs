@@ -1,6 +1,8 @@
 //! What the core must know of its daemon: from its configuration, and from what was found out about the host at boot.
 //! Nothing in it changes once servers run.
 
+use crate::core::contract::Decision;
+
 /// What the core must know of its daemon.
 #[derive(Default)]
 pub struct Settings {
@@ -21,6 +23,8 @@ pub struct Settings {
     pub hosting: bool,
     /// The token of `admin.token`.
     pub admin_token_hash: [u8; 32],
+    /// What an earlier daemon had decided and could not store.
+    pub decisions: Vec<Decision>,
     /// Between a server's name and that of its tool, where all servers are offered at once.
     pub separator: String,
     pub seed: [u8; 32],

@@ -60,6 +60,7 @@ impl Core {
     fn leave(&mut self) {
         if self.phase != Phase::Over {
             self.phase = Phase::Over;
+            self.leave_decisions();
             self.outputs.push_back(Output::Exit);
         }
     }

@@ -3,7 +3,7 @@
 //! and the answers that came before their client did. Invariant: a state resumes its own client's call or nothing.
 
 use crate::core::Core;
-use crate::core::era_params::given_response;
+use crate::core::era_params::given_responses;
 use crate::core::eras::{OwnedRequest, Support};
 use crate::core::sessions::{Errand, NOBODY};
 use crate::core::wording::{INVALID_PARAMS, Settled, rpc_error};
@@ -22,7 +22,8 @@ struct Kept {
     answer: Settled<'static>,
 }
 
-/// Bounded in number, bytes and time; the oldest go first.
+/// Bounded in number, bytes and time; the oldest go first, and before all others those of an owner who has more than
+/// half of it.
 #[derive(Default)]
 pub struct KeptAnswers {
     table: HashMap<CallId, Kept>,
@@ -36,6 +37,13 @@ impl KeptAnswers {
         self.bytes += kept.answer.len();
         self.table.insert(call, kept);
         self.order.push_back(call);
+        let owner = Arc::clone(&self.table[&call].owner);
+        while self.has_more_than_half(&owner) {
+            let theirs = |call: &CallId| self.table.get(call).is_some_and(|kept| kept.owner == owner);
+            let Some(at) = self.order.iter().position(theirs) else { break };
+            let oldest = self.order.remove(at).expect("just found");
+            self.remove(oldest);
+        }
         while let Some(oldest) = self.order.front().copied() {
             let over = self.order.len() > KEPT_ANSWERS_MAX || self.bytes > KEPT_ANSWERS_BYTES_MAX;
             if !over && self.table.get(&oldest).is_some_and(|kept| kept.until_ms > now_ms) {
@@ -44,6 +52,13 @@ impl KeptAnswers {
             self.order.pop_front();
             self.remove(oldest);
         }
+    }
+
+    fn has_more_than_half(&self, owner: &Arc<str>) -> bool {
+        let theirs = self.table.values().filter(|kept| kept.owner == *owner);
+        let (count, bytes) = theirs.fold((0, 0), |(count, bytes), kept| (count + 1, bytes + kept.answer.len()));
+        // The one that was just brought always stays.
+        count > 1 && (count > KEPT_ANSWERS_MAX / 2 || bytes > KEPT_ANSWERS_BYTES_MAX / 2)
     }
 
     fn remove(&mut self, call: CallId) -> Option<Kept> {
@@ -135,8 +150,10 @@ impl Core {
         self.voices.get_mut(&voice).expect("it asks").calls.push(call);
         self.postpone(call, timeout_ms);
         let mut unanswered = false;
-        for number in self.questions_of(call) {
-            match given_response(request.params.as_json(), &format!("q{number}")) {
+        let questions = self.questions_of(call);
+        let given = given_responses(request.params.as_json(), &questions);
+        for number in questions {
+            match given.get(&number) {
                 Some(response) => self.pass_answer(number, &Reply::Result(response.as_json())),
                 None => unanswered = true,
             }
@@ -171,11 +188,21 @@ mod tests {
         assert!(answers.take(CallId(1), server, "me", 0).is_none(), "once");
 
         for call in 0..KEPT_ANSWERS_MAX as u64 + 10 {
-            answers.insert(CallId(call), kept(LIFE_MS, 1));
+            let whose = if call % 2 == 0 { "me" } else { "you" };
+            answers.insert(CallId(call), Kept { owner: whose.into(), ..kept(LIFE_MS, 1) });
         }
         assert_eq!((answers.table.len(), answers.order.len()), (KEPT_ANSWERS_MAX, KEPT_ANSWERS_MAX));
         answers.insert(CallId(9_999), kept(LIFE_MS, KEPT_ANSWERS_BYTES_MAX));
         assert_eq!((answers.table.len(), answers.bytes), (1, KEPT_ANSWERS_BYTES_MAX));
+        answers.insert(CallId(9_998), Kept { owner: "you".into(), ..kept(LIFE_MS, 1) });
+        for call in 0..KEPT_ANSWERS_MAX as u64 {
+            answers.insert(CallId(call), kept(LIFE_MS, 1));
+        }
+        assert!(
+            answers.take(CallId(9_998), server, "you", 0).is_some(),
+            "nobody loses an answer to somebody else's flood"
+        );
+        answers.insert(CallId(9_999), kept(LIFE_MS, KEPT_ANSWERS_BYTES_MAX));
         answers.insert(CallId(10_000), kept(2 * LIFE_MS, 3));
         assert_eq!((answers.table.len(), answers.order.len(), answers.bytes), (1, 1, 3), "the old one has expired");
     }

@@ -7,7 +7,9 @@ use crate::core::parked::WaitOn;
 use crate::core::sessions::Voice;
 use crate::core::{Core, Timer};
 use crate::ids::{CallId, ConnId, SessionId, VoiceId};
-use crate::limits::{EVENT_LOGS_BYTES_MAX, KEEP_ALIVE};
+use crate::limits::KEEP_ALIVE;
+use crate::shares::{Owner, Resource};
+use crate::wire::backlog::Shared;
 use crate::wire::jsonrpc;
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -62,6 +64,26 @@ impl Core {
             self.deadlines.cancel(Timer::Stream(conn));
             let before = format!(r#"{{"jsonrpc":"2.0","id":{request},"result":"#);
             self.answer(conn, Answer::McpResult { before, result: result.into_owned() });
+        }
+    }
+
+    /// Is its answer one of several, or no more than a part of what it says?
+    pub(super) fn is_streamed(&self, id: VoiceId) -> bool {
+        self.voices.get(&id).is_none_or(|voice| voice.stream.is_some() || voice.due > 1)
+    }
+
+    /// As above, with a result that other clients get, too.
+    pub(super) fn finish_shared(&mut self, id: VoiceId, before: String, items: Vec<Shared>, behind: String) {
+        if self.is_streamed(id) {
+            let mut message = before.into_bytes();
+            items.iter().for_each(|item| message.extend_from_slice(item));
+            message.extend_from_slice(behind.as_bytes());
+            return self.finish(id, None, 200, message);
+        }
+        let voice = self.voices.remove(&id).expect("just seen");
+        if let Some(conn) = voice.conn {
+            self.deadlines.cancel(Timer::Stream(conn));
+            self.answer(conn, Answer::McpList { before, items, behind });
         }
     }
 
@@ -157,9 +179,14 @@ impl Core {
         stream: u32,
         data: &Arc<[u8]>,
     ) -> Option<crate::core::event_log::EventId> {
-        let room = EVENT_LOGS_BYTES_MAX.saturating_sub(self.sessions.logged_bytes);
-        let (id, grown) = self.sessions.get_mut(session)?.log.push(stream, Arc::clone(data), room);
-        self.sessions.logged_bytes = self.sessions.logged_bytes.checked_add_signed(grown).expect("what was counted");
+        let session = self.sessions.get_mut(session)?;
+        let owner = Owner::Principal(Arc::clone(&session.owner));
+        let room = self.shares.room(&owner, Resource::Memory);
+        let before = session.log.bytes();
+        let id = session.log.push(stream, Arc::clone(data), room);
+        let after = session.log.bytes();
+        self.shares.give_back(&owner, Resource::Memory, before.saturating_sub(after));
+        self.shares.put(&owner, Resource::Memory, after.saturating_sub(before));
         Some(id)
     }
 
@@ -238,6 +265,7 @@ impl Core {
             Some(
                 WaitOn::Reply(_)
                 | WaitOn::Stored(_)
+                | WaitOn::Revoked
                 | WaitOn::Ready { .. }
                 | WaitOn::Down(_)
                 | WaitOn::Gone(_)

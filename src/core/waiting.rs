@@ -3,6 +3,7 @@
 
 use crate::api::fault::{Code, Fault};
 use crate::core::contract::{Answer, Output};
+use crate::core::decisions::Key;
 use crate::core::lifecycle::State;
 use crate::core::parked::{Hand, WaitOn};
 use crate::core::{Core, Timer};
@@ -60,10 +61,13 @@ impl Core {
                     | State::Mute { .. }
                     | State::Stopping { .. } => false,
                 },
-                WaitOn::Down(_) => matches!(state, State::Down | State::Failed),
+                WaitOn::Down(_) => {
+                    matches!(state, State::Down | State::Failed) && self.decisions.is_settled(&Key::Server(id))
+                }
                 WaitOn::Gone(_)
                 | WaitOn::Reply(_)
                 | WaitOn::Stored(_)
+                | WaitOn::Revoked
                 | WaitOn::Log(_)
                 | WaitOn::News
                 | WaitOn::Voice(_)
@@ -105,7 +109,7 @@ impl Core {
                 self.refuse(conn, Fault::new(Code::Unavailable, "the server is removed, but still on its way out"));
             }
             WaitOn::Face(server) => self.answer_greeting(conn, server),
-            WaitOn::Reply(_) | WaitOn::Log(_) | WaitOn::News | WaitOn::Voice(_) | WaitOn::Ears(_) => {
+            WaitOn::Reply(_) | WaitOn::Revoked | WaitOn::Log(_) | WaitOn::News | WaitOn::Voice(_) | WaitOn::Ears(_) => {
                 unreachable!("they have no deadline of this kind")
             }
         }
@@ -114,19 +118,15 @@ impl Core {
     pub(super) fn client_gone(&mut self, conn: ConnId) {
         self.deadlines.cancel(Timer::Client(conn));
         match self.parked.release(conn) {
-            Some(WaitOn::Reply(call)) => self.abandon_call(call, "the client has disconnected"),
+            Some(WaitOn::Reply(call)) => self.abandon_call(call, None, "the client has disconnected"),
             Some(WaitOn::Voice(voice)) => self.voice_lost(voice, conn),
             Some(WaitOn::Ears(session)) => self.ears_lost(session, conn),
             Some(WaitOn::Face(_)) => _ = self.greetings.remove(&conn),
-            Some(WaitOn::Log(id)) => {
-                self.deadlines.cancel(Timer::Stream(conn));
-                if let Some(server) = self.servers.get_mut(&id) {
-                    server.followers.retain(|other| other.conn != conn);
-                }
-            }
+            Some(WaitOn::Log(id)) => self.stop_following(conn, id),
             Some(WaitOn::News) => self.stop_watching(conn),
             // What they asked for goes on without them.
-            Some(WaitOn::Stored(_) | WaitOn::Ready { .. } | WaitOn::Down(_) | WaitOn::Gone(_)) | None => {}
+            Some(WaitOn::Stored(_) | WaitOn::Revoked | WaitOn::Ready { .. } | WaitOn::Down(_) | WaitOn::Gone(_))
+            | None => {}
         }
     }
 }

@@ -8,11 +8,12 @@ use crate::core::server::Dialect;
 use crate::core::sessions::{Era, ErrandKind, Level};
 use crate::core::wording::{INVALID_PARAMS, METHOD_NOT_FOUND, fault_message, rpc_error};
 use crate::ids::{ServerId, SessionId, VoiceId};
-use crate::limits::{SUBSCRIBED_BYTES_MAX, SUBSCRIPTIONS_MAX, TOOL_LIST_TIMEOUT, URI_MAX};
+use crate::limits::{SUBSCRIBED_BYTES_MAX, SUBSCRIBED_BYTES_PER_OWNER, SUBSCRIPTIONS_MAX, TOOL_LIST_TIMEOUT, URI_MAX};
 use crate::wire::json::Json;
 use crate::wire::jsonrpc;
 use serde::Deserialize;
 use serde_json::json;
+use std::sync::Arc;
 
 impl Core {
     pub(super) fn set_level(&mut self, voice: VoiceId, session: SessionId, id: Json<'_>, params: Option<Json<'_>>) {
@@ -73,8 +74,8 @@ impl Core {
             let message = format!("a session has at most {SUBSCRIPTIONS_MAX} subscriptions");
             return self.finish(voice, None, 200, rpc_error(id.get(), INVALID_PARAMS, &message));
         }
-        if self.subscribed_bytes() + here.1.len() > SUBSCRIBED_BYTES_MAX {
-            let fault = Fault::new(Code::Unavailable, "the subscriptions of all clients are too large together");
+        let owner = Arc::clone(&session.owner);
+        if let Err(fault) = self.check_subscribed(&owner, here.1.len()) {
             return self.finish(voice, None, 200, fault_message(id.get(), &fault));
         }
         let wanted = self.is_wanted(server, &here.1);
@@ -99,8 +100,22 @@ impl Core {
         of_sessions.chain(listening.flat_map(|listening| &listening.uris))
     }
 
-    pub(super) fn subscribed_bytes(&self) -> usize {
-        self.subscriptions().map(|(_, uri)| uri.len()).sum()
+    /// May this owner subscribe to so many bytes of names more?
+    pub(super) fn check_subscribed(&self, owner: &Arc<str>, more: usize) -> Result<(), Fault> {
+        let of_sessions = self.sessions.iter().map(|session| (&session.owner, &session.subscriptions));
+        let listening = self.voices.values().filter_map(|voice| voice.listening.as_ref());
+        let (mut own, mut all) = (more, more);
+        for (whose, uris) in of_sessions.chain(listening.map(|listening| (&listening.owner, &listening.uris))) {
+            let bytes: usize = uris.iter().map(|(_, uri)| uri.len()).sum();
+            all += bytes;
+            own += if whose == owner { bytes } else { 0 };
+        }
+        let why = match (own > SUBSCRIBED_BYTES_PER_OWNER, all > SUBSCRIBED_BYTES_MAX) {
+            (true, _) => "your subscriptions are too large together",
+            (false, true) => "the subscriptions of all clients are too large together",
+            (false, false) => return Ok(()),
+        };
+        Err(Fault::new(Code::Unavailable, why))
     }
 
     pub(super) fn wanted_uris(&self, server: ServerId) -> Vec<String> {
@@ -154,7 +169,7 @@ impl Core {
             return;
         }
         let timeout_ms = Some(TOOL_LIST_TIMEOUT.as_millis() as u64);
-        let sent = self.submit(id, timeout_ms, Caller::Own, |call| jsonrpc::own_request(call, method, params));
+        let sent = self.submit(id, None, timeout_ms, Caller::Own, |call| jsonrpc::own_request(call, method, params));
         if let Err(fault) = sent {
             log::debug!("{method} could not be sent: {}", fault.message);
         }

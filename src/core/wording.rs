@@ -57,6 +57,22 @@ pub(super) fn minted_token(params: Option<Json<'_>>, call: u64) -> (Option<Cow<'
     }
 }
 
+/// The progress token of a question, as its server wrote it.
+pub(super) fn progress_token(params: Json<'_>) -> Option<Json<'_>> {
+    #[derive(Deserialize)]
+    struct Params<'a> {
+        #[serde(rename = "_meta", borrow)]
+        meta: Option<Meta<'a>>,
+    }
+    #[derive(Deserialize)]
+    struct Meta<'a> {
+        #[serde(rename = "progressToken", borrow)]
+        token: Option<Json<'a>>,
+    }
+    PROGRESS_TOKEN.find(params.get().as_bytes())?;
+    serde_json::from_str::<Params<'_>>(params.get()).ok()?.meta?.token
+}
+
 pub(super) fn rpc_error(id: &str, code: i64, message: &str) -> Vec<u8> {
     jsonrpc::error(id, json!({ "code": code, "message": message }).to_string().as_bytes())
 }
@@ -159,10 +175,9 @@ pub(super) fn stateless_error<'e>(errand: &Errand, code: i64, raw: &'e str) -> (
     if errand.era == Era::StatelessOverSessions
         && errand.kind == ErrandKind::ReadResource
         && code == OLD_NOT_FOUND
-        && let Ok(mut error) = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(raw)
+        && let Some(old) = Json::of(raw).ok().and_then(|error| error.member("code"))
     {
-        error.insert("code".to_string(), INVALID_PARAMS.into());
-        return (INVALID_PARAMS, Cow::Owned(serde_json::Value::Object(error).to_string()));
+        return (INVALID_PARAMS, Cow::Owned(jsonrpc::spliced(raw, old.get(), &INVALID_PARAMS.to_string())));
     }
     (code, Cow::Borrowed(raw))
 }

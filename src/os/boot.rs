@@ -1,7 +1,7 @@
 //! From a configuration to a loop that can run: everything that may fail with a word to the operator happens here, in
 //! order, before the first event. Blocking is fine; nobody is connected yet.
 
-use crate::api::auth::Peer;
+use crate::api::auth::{Peer, Principal};
 use crate::config::{Auth, Config, Listen};
 use crate::core::{Core, Settings};
 use crate::limits::{LOCK_WAIT, MALLOC_KEPT_MAX, MALLOC_MMAP_MIN};
@@ -11,33 +11,37 @@ use crate::os::clients::Clients;
 use crate::os::clock::Clock;
 use crate::os::database::Database;
 use crate::os::descriptors::Descriptors;
-use crate::os::hosted::Instances;
+use crate::os::hosted::{Instances, LaunchSettings};
 use crate::os::log_files::LogFiles;
 use crate::os::log_filter::LogFilter;
 use crate::os::meter::Meter;
 use crate::os::notify::Notify;
+use crate::os::pending::Pending;
 use crate::os::probes::Probes;
 use crate::os::pulls::Pulls;
+use crate::os::random::random;
 use crate::os::reactor::Reactor;
 use crate::os::reload::Reload;
 use crate::os::signals::Signals;
 use crate::os::token::Source;
+use crate::os::unix_socket;
 use crate::sandbox::cgroup::Hierarchies;
 use crate::sandbox::image::Images;
 use crate::sandbox::plan::{Layout, Networking, Runtime};
 use crate::sandbox::probe;
+use crate::shares::{Owner, Resource, Shares};
 use crate::store::cluster::Cluster;
 use crate::store::premises;
 use crate::store::thread::Store;
 use mio::net::{TcpListener, UnixListener};
 use mio::{Interest, Poll, Waker};
 use nix::fcntl::{Flock, FlockArg};
-use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::unistd::Gid;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, PermissionsExt};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -51,9 +55,11 @@ pub struct Boot {
     pub alarm: Alarm,
     pub listeners: Vec<Listener>,
     pub clients: Clients,
+    pub shares: Shares,
     pub instances: Instances,
     pub pulls: Pulls,
     pub database: Database,
+    pub pending: Pending,
     pub logs: LogFiles,
     pub notify: Notify,
     pub reload: Reload,
@@ -105,22 +111,12 @@ fn prepare(config: &Config, file: Option<PathBuf>, filter: &'static LogFilter) -
 
     let layout = Layout::of(config.data_dir.clone());
     let (runtimes, missing) = find_runtimes(config);
-    let networking = Networking { default: config.default_network.clone(), conf_dirs: config.network_dirs.clone() };
-    let seed = random()?;
-    let core = Core::new(Settings {
-        default_provider: config.default_provider.clone(),
-        providers: vec![config.default_provider.clone()],
-        usable: Vec::new(),
-        default_warning: None,
-        unusable: missing.clone(),
-        default_network: config.default_network.clone(),
-        allow_host_network: config.allow_host_network,
-        hosting: config.hosting_enabled,
-        separator: config.tool_separator.clone(),
-        admin_token_hash: admin_token(&config.data_dir, &seed)?,
-        seed: random()?,
-    });
-
+    let networking = Networking {
+        default: config.default_network.clone(),
+        conf_dirs: config.network_dirs.clone(),
+        allow_private: config.allow_private.clone(),
+        host_allowed: config.allow_host_network,
+    };
     let cluster = match &config.database_url {
         Some(_) => None,
         None => Some(Cluster::new(premises::prepare(&config.data_dir)?)),
@@ -135,15 +131,39 @@ fn prepare(config: &Config, file: Option<PathBuf>, filter: &'static LogFilter) -
         let waker = Arc::clone(&waker);
         move || _ = waker.wake()
     };
+    let (pending, decisions) = Pending::spawn(&config.data_dir, wake()).map_err(failed("the thread for decisions"))?;
+    let seed = random().map_err(failed("/dev/urandom"))?;
+    let core = Core::new(Settings {
+        default_provider: config.default_provider.clone(),
+        providers: vec![config.default_provider.clone()],
+        usable: Vec::new(),
+        default_warning: None,
+        unusable: missing.clone(),
+        default_network: config.default_network.clone(),
+        allow_host_network: config.allow_host_network,
+        hosting: config.hosting_enabled,
+        separator: config.tool_separator.clone(),
+        admin_token_hash: admin_token(&config.data_dir, &seed)?,
+        decisions,
+        seed: random().map_err(failed("/dev/urandom"))?,
+    });
     let store = Store::spawn(conninfo, wake()).map_err(|e| e.to_string())?;
     let logs = LogFiles::spawn(&config.data_dir, wake()).map_err(failed("the directory for servers' logs"))?;
-    let meter = Meter::spawn(wake()).map_err(failed("the meter's thread"))?;
+    let meter = Meter::spawn(config.data_dir.clone(), config.disk_reserve_bytes, wake())
+        .map_err(failed("the meter's thread"))?;
     let reload = Reload::new(config.clone(), file, filter);
 
     let pulls = Pulls::new(layout.clone(), config.registries());
     let images = Images::of(&layout);
     let boot_id = format!("{:08x}", u32::from_le_bytes(seed[..4].try_into().expect("4 of 32")));
-    let mut instances = Instances::new(layout.clone(), networking.clone(), boot_id, meter, descriptors);
+    let settings = LaunchSettings {
+        layout: layout.clone(),
+        networking: networking.clone(),
+        host_paths: config.host_paths.clone(),
+        disk_reserve_bytes: config.disk_reserve_bytes,
+        boot_id,
+    };
+    let mut instances = Instances::new(settings, meter, descriptors);
     let probes = Probes::begin(&layout, runtimes, missing, &mut instances.children)
         .map_err(failed("the sweep of leftovers cannot be started"))?;
     Ok(Boot {
@@ -154,10 +174,12 @@ fn prepare(config: &Config, file: Option<PathBuf>, filter: &'static LogFilter) -
         alarm,
         listeners,
         clients: Clients::new(images, config.registries(), networking, descriptors),
+        shares: shares_of_this_host(descriptors),
         probes,
         instances,
         pulls,
         database: Database::new(store, cluster),
+        pending,
         logs,
         notify: Notify::from_environment(),
         reload,
@@ -212,10 +234,13 @@ fn admin_token(dir: &Path, seed: &[u8; 32]) -> Result<[u8; 32], String> {
     Ok(Sha256::digest(token.as_bytes()).into())
 }
 
-fn random() -> Result<[u8; 32], String> {
-    let mut bytes = [0; 32];
-    let read = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
-    read.map(|()| bytes).map_err(|e| format!("/dev/urandom: {e}"))
+/// As `limits.rs` plans it, and less where the kernel lets this process have fewer descriptors.
+fn shares_of_this_host(descriptors: Descriptors) -> Shares {
+    let mut shares = Shares::default();
+    shares.narrow(Resource::Connections, descriptors.for_clients());
+    // Two descriptors each, and no more than half of all.
+    shares.narrow(Resource::Relays, descriptors.for_clients() / 4);
+    shares
 }
 
 // --- what the host can do -------------------------------------------------------------------------------------------
@@ -244,15 +269,27 @@ pub struct Listener {
     open: bool,
 }
 
+/// A client that has just connected, and whose it is before it says more.
+pub struct Came {
+    pub socket: Socket,
+    pub peer: Peer,
+    pub owner: Owner,
+}
+
 enum Kind {
     Tcp(TcpListener),
     Unix(UnixListener),
 }
 
+/// What is configured, and the control socket, which nothing opens to others.
 fn listen(config: &Config, poll: &Poll) -> Result<Vec<Listener>, String> {
+    let group = config.socket_group.as_deref().map(unix_socket::group).transpose();
+    let group = group.map_err(|why| format!("socket_group: {why}"))?;
+    let control = (Listen::Unix(config.control_socket()), Auth::Tokens, None);
+    let configured = config.listen.iter().map(|wanted| (wanted.clone(), config.auth, group));
     let mut listeners = Vec::new();
-    for (index, wanted) in config.listen.iter().enumerate() {
-        let mut listener = Listener::bind(wanted, config.auth).map_err(|e| {
+    for (index, (wanted, auth, group)) in configured.chain([control]).enumerate() {
+        let mut listener = Listener::bind(&wanted, auth, group).map_err(|e| {
             format!("cannot listen on {wanted}: {e}; another daemon may be there, or choose another `listen`")
         })?;
         let token = Source::Listener(index).token();
@@ -267,7 +304,8 @@ fn listen(config: &Config, poll: &Poll) -> Result<Vec<Listener>, String> {
 }
 
 impl Listener {
-    fn bind(wanted: &Listen, auth: Auth) -> io::Result<Listener> {
+    /// `group`: who else may open it, if it is a unix socket.
+    fn bind(wanted: &Listen, auth: Auth, group: Option<Gid>) -> io::Result<Listener> {
         let open = auth == Auth::Off;
         match wanted {
             Listen::Tcp(address) => {
@@ -276,19 +314,7 @@ impl Listener {
                 Ok(Listener { kind: Kind::Tcp(socket), address, open })
             }
             Listen::Unix(path) => {
-                // The data directory's lock says that no daemon of ours is there; a dead one's socket is in the way. Any
-                // other file is somebody's, and refuses connections as well.
-                if std::os::unix::net::UnixStream::connect(path)
-                    .is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused)
-                {
-                    if !fs::symlink_metadata(path)?.file_type().is_socket() {
-                        let why = "there is a file that is no socket; remove it, or choose another path";
-                        return Err(io::Error::new(ErrorKind::AlreadyExists, why));
-                    }
-                    fs::remove_file(path)?;
-                }
-                let socket = UnixListener::bind(path)?;
-                fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
+                let socket = unix_socket::bind(path, group)?;
                 Ok(Listener { kind: Kind::Unix(socket), address: wanted.to_string(), open })
             }
         }
@@ -299,36 +325,35 @@ impl Listener {
     }
 
     /// The next client; none if nobody waits.
-    pub fn accept(&self) -> io::Result<Option<(Socket, Peer)>> {
+    pub fn accept(&self) -> io::Result<Option<Came>> {
         loop {
             let accepted = match &self.kind {
-                Kind::Tcp(listener) => listener.accept().map(|(socket, _)| {
+                Kind::Tcp(listener) => listener.accept().map(|(socket, from)| {
                     // An answer is one write; there is nothing to wait for.
                     _ = socket.set_nodelay(true);
-                    (Socket::Tcp(socket), false)
+                    let peer = if self.open { Peer::Open } else { Peer::Token };
+                    (Socket::Tcp(socket), Owner::at(from.ip()), peer)
                 }),
                 Kind::Unix(listener) => listener.accept().map(|(socket, _)| {
-                    let trusted = is_us(&socket);
-                    (Socket::Unix(socket), trusted)
+                    let uid = unix_socket::peer_uid(&socket);
+                    let trusted = self.open || uid.is_some_and(unix_socket::is_root_or_us);
+                    let peer = if trusted { Peer::Trusted } else { Peer::Token };
+                    // Whom the kernel cannot name is nobody in particular.
+                    (Socket::Unix(socket), Owner::User(uid.unwrap_or(u32::MAX)), peer)
                 }),
             };
             match accepted {
-                Ok((socket, us)) => {
-                    let peer = if us || self.open { Peer::Trusted } else { Peer::Token };
-                    return Ok(Some((socket, peer)));
+                Ok((socket, _, peer @ (Peer::Open | Peer::Trusted))) => {
+                    let owner = Owner::Principal(Principal::anonymous().name);
+                    return Ok(Some(Came { socket, peer, owner }));
                 }
+                Ok((socket, owner, peer @ Peer::Token)) => return Ok(Some(Came { socket, peer, owner })),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(None),
                 Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
                 Err(e) => return Err(e),
             }
         }
     }
-}
-
-/// Root, or the user this daemon runs as: the kernel vouches for them.
-fn is_us(socket: &mio::net::UnixStream) -> bool {
-    getsockopt(socket, PeerCredentials)
-        .is_ok_and(|peer| peer.uid() == 0 || peer.uid() == nix::unistd::geteuid().as_raw())
 }
 
 impl Drop for Listener {

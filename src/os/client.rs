@@ -3,12 +3,14 @@
 //! what a request means.
 
 use crate::api::auth::{Peer, Shown};
+use crate::api::proof;
 use crate::ids::ConnId;
 use crate::limits::{
-    ANSWER_TIMEOUT, BODY_TIMEOUT, BYTES_AT_ONCE, HEAD_TIMEOUT, IDLE_TIMEOUT, LINGER_BYTES_MAX, LINGER_SILENCE_MAX,
-    LINGER_TIME_MAX, STREAM_BACKLOG_MAX, WRITE_TIMEOUT,
+    ANSWER_TIMEOUT, BODY_TIMEOUT, BUFFER_KEPT_MAX, BYTES_AT_ONCE, HEAD_TIMEOUT, IDLE_TIMEOUT, LINGER_BYTES_MAX,
+    LINGER_SILENCE_MAX, LINGER_TIME_MAX, STREAM_BACKLOG_MAX, WRITE_TIMEOUT,
 };
-use crate::os::room::Share;
+use crate::os::holding::Holding;
+use crate::shares::{Shares, Short};
 use crate::wire::backlog::Backlog;
 use crate::wire::http_in::{Parser, Phase, Step};
 use mio::net::{TcpStream, UnixStream};
@@ -35,6 +37,14 @@ impl Socket {
         match self {
             Socket::Tcp(socket) => socket.shutdown(Shutdown::Write),
             Socket::Unix(socket) => socket.shutdown(Shutdown::Write),
+        }
+    }
+
+    /// This end's, as a proof names it. None of a socket that is broken already: nobody takes that for an address.
+    pub fn address(&self) -> String {
+        match self {
+            Socket::Tcp(socket) => socket.local_addr().map(proof::address).unwrap_or_default(),
+            Socket::Unix(_) => proof::UNIX.to_string(),
         }
     }
 
@@ -101,8 +111,7 @@ pub struct Client {
     pub peer: Peer,
     pub shown: Shown,
     pub parser: Parser,
-    /// Of the room for what `parser` holds.
-    pub share: Share,
+    pub holding: Holding,
     pub doing: Doing,
     /// Sticky: the kernel has more for us, though it will not say so again.
     pub readable: bool,
@@ -140,14 +149,14 @@ pub enum Read1 {
 }
 
 impl Client {
-    pub fn new(id: ConnId, socket: Socket, peer: Peer, now_ms: u64) -> Client {
+    pub fn new(id: ConnId, socket: Socket, peer: Peer, holding: Holding, now_ms: u64) -> Client {
         Client {
             id,
             socket,
             peer,
             shown: Shown::default(),
             parser: Parser::default(),
-            share: Share::default(),
+            holding,
             doing: Doing::Reading,
             readable: true,
             hung_up: false,
@@ -191,6 +200,18 @@ impl Client {
             }
         }
         Read1::Nothing
+    }
+
+    /// Counts what its buffers hold now. An error: they have grown beyond what its owner may have, and something must go.
+    pub fn count(&mut self, shares: &mut Shares) -> Result<(), Short> {
+        self.count_with(0, shares)
+    }
+
+    /// As above, with an answer of so many bytes that is about to be written.
+    pub fn count_with(&mut self, answer: usize, shares: &mut Shares) -> Result<(), Short> {
+        let beyond = |bytes: usize| bytes.saturating_sub(BUFFER_KEPT_MAX);
+        let bytes = beyond(self.parser.held()) + beyond(self.out.own_len() + answer);
+        self.holding.remember(bytes, shares)
     }
 
     /// The connection goes to somebody else: the socket, and what is still to be written to it.
@@ -309,14 +330,19 @@ impl Client {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shares::Owner;
     use std::os::unix::net::UnixStream as Blocking;
 
     const SECOND: u64 = 1000;
 
+    fn nobodys() -> Holding {
+        Holding::new(Owner::User(0), 0)
+    }
+
     fn client() -> (Client, Blocking) {
         let (ours, theirs) = Blocking::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
-        (Client::new(ConnId(1), Socket::Unix(UnixStream::from_std(ours)), Peer::Trusted, 0), theirs)
+        (Client::new(ConnId(1), Socket::Unix(UnixStream::from_std(ours)), Peer::Trusted, nobodys(), 0), theirs)
     }
 
     /// As many turns as it takes.
@@ -349,7 +375,7 @@ mod tests {
         let mut peer = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (ours, _) = listener.accept().unwrap();
         ours.set_nonblocking(true).unwrap();
-        let mut client = Client::new(ConnId(1), Socket::Tcp(TcpStream::from_std(ours)), Peer::Trusted, 0);
+        let mut client = Client::new(ConnId(1), Socket::Tcp(TcpStream::from_std(ours)), Peer::Trusted, nobodys(), 0);
         let reader = std::thread::spawn(move || io::copy(&mut peer, &mut io::sink()).unwrap());
         client.out.tail().resize(3 * BYTES_AT_ONCE, b'a');
         assert!(client.flush(BYTES_AT_ONCE, 0).unwrap(), "somebody else's turn");

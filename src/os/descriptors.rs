@@ -29,6 +29,11 @@ impl Descriptors {
         Descriptors { reserved_from: RawFd::try_from(limit - reserved).unwrap_or(RawFd::MAX) }
     }
 
+    /// How many connections of clients there can be at most.
+    pub fn for_clients(self) -> usize {
+        usize::try_from(self.reserved_from).unwrap_or(0)
+    }
+
     /// The kernel gives the lowest number that is free, so one that is high means that few are left.
     pub fn spare(self, connection: &impl AsRawFd) -> bool {
         connection.as_raw_fd() < self.reserved_from

@@ -1,30 +1,33 @@
 //! All instances: their pipes and processes, from the launcher's spawn to the last of the clean-up. Turns what the core
-//! wants into children and signals, and what becomes of them into inputs. Invariant: an instance's `Exited` comes after
-//! everything it ever said.
+//! wants into children and signals, and what becomes of them into inputs. Owns whose turn it is to be read. Invariants: an
+//! instance's `Exited` comes after everything it ever said; and one that has spent its allowance waits in its own pipe.
 
 use crate::core::Core;
 use crate::core::contract::{Exit, ExitCause, Input, LaunchFault, LaunchFaultKind, Now, StopSignal, Usage};
 use crate::core::definition::Definition;
 use crate::ids::{IdMap, InstanceId, ServerId};
-use crate::limits::{BYTES_AT_ONCE, STDOUT_PIPE};
+use crate::limits::{BYTES_AT_ONCE, STDOUT_PIPE, WORK_PER_CALL};
 use crate::os::chores::{Chores, Work};
 use crate::os::descriptors::Descriptors;
 use crate::os::meter::Meter;
 use crate::os::pace::Pace;
-use crate::os::pipes::{Drawn, Pipes};
+use crate::os::pipes::{Held, Pipes, Written};
 use crate::os::ports::Ports;
+use crate::os::reading::{Last, Reading};
 use crate::os::reap::{Children, Role};
 use crate::os::spawn;
 use crate::os::turns::Turns;
 use crate::sandbox::cgroup::{CgroupFiles, Hierarchies, oom_kills_of_host};
 use crate::sandbox::plan::{LaunchPlan, Layout, Networking, Report, Runtime, RuntimeKind};
 use crate::sandbox::signal;
+use crate::shares::Shares;
 use mio::Registry;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 
 struct Hosted {
     container_id: String,
@@ -49,12 +52,41 @@ struct Flow {
     last_was_large: bool,
     /// It has its place among those that go on in a later turn.
     queued: bool,
+    /// That it is held back has been said.
+    is_known_as_loud: bool,
 }
 
 impl Hosted {
     fn was_oom_killed(&self) -> bool {
         let none_since = self.oom_kills_before.is_some() && self.oom_kills_before == oom_kills_of_host();
         !none_since && self.cgroup.as_ref().is_some_and(CgroupFiles::oom_killed)
+    }
+
+    /// Who has spent its allowance, or does not read the answers to its questions, is not read.
+    fn hold_back(&mut self, id: InstanceId, held: &mut BTreeSet<(u64, InstanceId)>, registry: &Registry, now: Now) {
+        let Hosted { pipes, flow, .. } = self;
+        for tap in [&mut pipes.stderr, &mut pipes.stdout] {
+            if let Some(until_ms) = tap.allowance.wait_until(now.mono_ms)
+                && !tap.is_held()
+            {
+                tap.hold(Held::Until(until_ms), registry);
+                held.insert((until_ms, id));
+                if !std::mem::replace(&mut flow.is_known_as_loud, true) {
+                    log::warn!("instance={id} says more than it may: it is heard less often");
+                }
+            }
+        }
+        if pipes.owes_too_much() && !pipes.stdout.is_held() {
+            pipes.stdout.hold(Held::ForStdin, registry);
+            log::warn!("instance={id} asks and does not read the answers: it is not heard until it does");
+        }
+    }
+}
+
+/// Once, however many follow: how many is told when it reads again.
+fn tell_dropped(instance: InstanceId, written: Written) {
+    if written == Written::Dropped(1) {
+        log::warn!("instance={instance} reads nothing: messages to it are dropped");
     }
 }
 
@@ -67,6 +99,11 @@ enum Process {
     Running {
         pid: i32,
     },
+    /// It is dead, and its last words are being read.
+    Dead {
+        cause: ExitCause,
+        last: Last,
+    },
     Ended,
 }
 
@@ -75,50 +112,53 @@ pub struct Instances {
     pub children: Children,
     pub meter: Meter,
     runtimes: BTreeMap<String, Runtime>,
-    layout: Layout,
-    networking: Networking,
+    settings: LaunchSettings,
     pub ports: Ports,
     cgroups: Option<Hierarchies>,
-    /// Distinguishes the containers of this life of the daemon from those of any other.
-    boot_id: String,
     scratch: Vec<u8>,
     /// Instances with more to read though the kernel will not say so again, or in the middle of a large answer; the next
     /// one first.
     large: VecDeque<InstanceId>,
+    /// Those that have spent their allowance, and when they may go on.
+    held: BTreeSet<(u64, InstanceId)>,
     pub pace: Pace,
     turns: Turns,
     chores: Chores,
 }
 
+/// What is the same for all instances of a daemon.
+pub struct LaunchSettings {
+    pub layout: Layout,
+    pub networking: Networking,
+    /// What the configuration adds to the host's view.
+    pub host_paths: Vec<PathBuf>,
+    pub disk_reserve_bytes: u64,
+    /// Distinguishes the containers of this life of the daemon from those of any other.
+    pub boot_id: String,
+}
+
 impl Instances {
     /// `provide` gives it what to launch with.
-    pub fn new(
-        layout: Layout,
-        networking: Networking,
-        boot_id: String,
-        meter: Meter,
-        descriptors: Descriptors,
-    ) -> Instances {
+    pub fn new(settings: LaunchSettings, meter: Meter, descriptors: Descriptors) -> Instances {
         Instances {
             map: IdMap::default(),
             children: Children::default(),
             meter,
             runtimes: BTreeMap::new(),
-            chores: Chores::new(layout.clone()),
-            layout,
-            networking,
+            chores: Chores::new(settings.layout.clone()),
+            settings,
             ports: Ports::new(descriptors),
             cgroups: Hierarchies::of_this_host(),
-            boot_id,
             scratch: vec![0; 64 * 1024],
             large: VecDeque::new(),
+            held: BTreeSet::new(),
             pace: Pace::default(),
             turns: Turns::of_this_host(),
         }
     }
 
     pub fn layout(&self) -> &Layout {
-        &self.layout
+        &self.settings.layout
     }
 
     /// The runtimes that are known to work.
@@ -152,15 +192,17 @@ impl Instances {
             kind: LaunchFaultKind::Internal,
             message: format!("the launcher could not be started: {e}"),
         };
-        let container_id = format!("{}-{instance}", self.boot_id);
+        let container_id = format!("{}-{instance}", self.settings.boot_id);
         self.ports.publish(instance, &definition.ports, registry)?;
         let (pipes, far) = Pipes::open(instance, definition.framing, registry).map_err(internal)?;
         let plan = LaunchPlan {
             container_id: container_id.clone(),
             definition: definition.clone(),
             runtime,
-            layout: self.layout.clone(),
-            networking: self.networking.clone(),
+            layout: self.settings.layout.clone(),
+            networking: self.settings.networking.clone(),
+            host_paths: self.settings.host_paths.clone(),
+            disk_reserve_bytes: self.settings.disk_reserve_bytes,
             daemon_pid: std::process::id() as i32,
             waits: true,
         };
@@ -169,9 +211,10 @@ impl Instances {
         self.children.add(pid, Role::Launcher(instance));
         self.turns.join(instance);
         log::info!("server={} instance={instance} launch provider={provider} launcher={pid}", definition.name);
-        let cgroup = self.cgroups.as_ref().map(|all| all.instance(&self.layout, &container_id));
+        let cgroup = self.cgroups.as_ref().map(|all| all.instance(&self.settings.layout, &container_id));
         if let Some(cgroup) = &cgroup {
-            let dirs = vec![self.layout.bundle(&container_id), self.layout.volumes_dir(&definition.name)];
+            let layout = &self.settings.layout;
+            let dirs = vec![layout.bundle(&container_id), layout.volumes_dir(&definition.name)];
             self.meter.watch(instance, cgroup.clone(), dirs);
         }
         let process = Process::Launching { pid, report: Some(report) };
@@ -182,30 +225,61 @@ impl Instances {
     }
 
     /// False: it was dropped.
-    pub fn write(&mut self, instance: InstanceId, bytes: Vec<u8>, now: Now) -> bool {
+    pub fn write(
+        &mut self,
+        instance: InstanceId,
+        bytes: Vec<u8>,
+        of_call: bool,
+        registry: &Registry,
+        now: Now,
+    ) -> bool {
         // Its end is on its way to the core, and tells more.
         let Some(hosted) = self.map.get_mut(&instance) else { return true };
         hosted.flow.asked = true;
         if !hosted.flow.large && !hosted.flow.last_was_large {
             self.pace.asked(instance, now.mono_ms);
         }
-        let written = hosted.pipes.write(bytes);
-        if !written {
-            log::warn!("instance={instance} reads nothing: a message to it was dropped");
+        if of_call {
+            hosted.pipes.stdout.allowance.grant(WORK_PER_CALL);
         }
-        written
+        let written = hosted.pipes.write(bytes);
+        if matches!(hosted.pipes.stdout.held, Held::ForStdin) {
+            self.follow_stdin(instance, registry);
+        }
+        tell_dropped(instance, written);
+        written == Written::Taken
     }
 
-    pub fn close_stdin(&mut self, instance: InstanceId) {
+    /// An answer to what it asked itself.
+    pub fn reply(&mut self, instance: InstanceId, bytes: Vec<u8>, registry: &Registry) {
+        let Some(hosted) = self.map.get_mut(&instance) else { return };
+        tell_dropped(instance, hosted.pipes.reply(bytes));
+        self.follow_stdin(instance, registry);
+    }
+
+    /// Something was written to it, or is not to be written any more.
+    fn follow_stdin(&mut self, instance: InstanceId, registry: &Registry) {
+        let Some(hosted) = self.map.get_mut(&instance) else { return };
+        if let Some(dropped) = hosted.pipes.take_dropped() {
+            log::warn!("instance={instance} reads again: {dropped} messages to it were dropped");
+        }
+        if hosted.pipes.stdout.held == Held::ForStdin && !hosted.pipes.owes_too_much() {
+            hosted.pipes.stdout.release(registry);
+            self.go_on_later(instance);
+        }
+    }
+
+    pub fn close_stdin(&mut self, instance: InstanceId, registry: &Registry) {
         if let Some(hosted) = self.map.get_mut(&instance) {
             hosted.pipes.close_stdin();
+            self.follow_stdin(instance, registry);
         }
     }
 
     pub fn signal(&mut self, instance: InstanceId, signal: StopSignal) {
         let Some(hosted) = self.map.get(&instance) else { return };
         let sent = match (&hosted.process, signal) {
-            (Process::Ended, _) | (Process::Launching { .. }, StopSignal::Term) => Ok(()),
+            (Process::Dead { .. } | Process::Ended, _) | (Process::Launching { .. }, StopSignal::Term) => Ok(()),
             // Its end without a report is a launch that failed; the clean-up finds whatever it had begun.
             (Process::Launching { pid, .. }, StopSignal::Kill) => kill(Pid::from_raw(*pid), Signal::SIGKILL),
             (Process::Running { pid }, signal) => signal::send(hosted.kind, *pid, signal),
@@ -218,8 +292,15 @@ impl Instances {
         }
     }
 
-    pub fn discard(&mut self, instance: InstanceId) {
-        self.ports.withdraw(instance);
+    /// It writes, and the disk is nearly full. Killed, it is a crash like any other; the launcher of the next one looks
+    /// whether there is room again.
+    pub fn end_greedy(&mut self, instance: InstanceId, free_bytes: u64) {
+        log::error!("instance={instance} is killed: it writes, and {free_bytes} bytes of the disk are left");
+        self.signal(instance, StopSignal::Kill);
+    }
+
+    pub fn discard(&mut self, instance: InstanceId, shares: &mut Shares, now: Now) {
+        self.ports.withdraw(instance, shares, now);
         if let Some(hosted) = self.map.remove(&instance) {
             self.meter.forget(instance);
             self.chores.add(Work::Container(hosted.container_id));
@@ -248,48 +329,89 @@ impl Instances {
         self.chores.start(self.turns.are_taken(), &mut self.children, now);
     }
 
-    /// When something is to be tried again.
+    /// When something is to be tried again, or somebody may go on.
     pub fn next_deadline(&self) -> Option<u64> {
-        self.ports.next_deadline().into_iter().chain(self.chores.next_deadline()).min()
+        let due = self.ports.next_deadline().into_iter().chain(self.chores.next_deadline()).min();
+        if self.held.is_empty() {
+            return due;
+        }
+        due.into_iter().chain(self.held.first().map(|(due_ms, _)| *due_ms)).min()
+    }
+
+    /// Those who have waited long enough have their turn, after all others in this one.
+    pub fn release_held(&mut self, registry: &Registry, now: Now) {
+        while !self.held.is_empty()
+            && let Some(&(due_ms, instance)) = self.held.first()
+            && due_ms <= now.mono_ms
+        {
+            self.held.remove(&(due_ms, instance));
+            let Some(hosted) = self.map.get_mut(&instance) else { continue };
+            for tap in [&mut hosted.pipes.stderr, &mut hosted.pipes.stdout] {
+                if matches!(tap.held, Held::Until(until_ms) if until_ms <= now.mono_ms) {
+                    tap.release(registry);
+                }
+            }
+            self.go_on_later(instance);
+        }
+    }
+
+    /// How many are heard less than they say.
+    pub fn held_back(&self) -> usize {
+        self.held.len()
     }
 
     // --- what the kernel says -----------------------------------------------------------------------------------
 
-    pub fn stdin_writable(&mut self, instance: InstanceId) {
+    pub fn stdin_writable(&mut self, instance: InstanceId, registry: &Registry) {
         if let Some(hosted) = self.map.get_mut(&instance) {
             hosted.pipes.flush();
+            self.follow_stdin(instance, registry);
         }
     }
 
-    pub fn stdout_readable(&mut self, instance: InstanceId, ended: bool, core: &mut Core, now: Now) {
+    pub fn stdout_readable(
+        &mut self,
+        instance: InstanceId,
+        ended: bool,
+        registry: &Registry,
+        core: &mut Core,
+        now: Now,
+    ) {
         if let Some(hosted) = self.map.get_mut(&instance) {
             hosted.pipes.stdout.woke(ended);
-            self.readable(instance, core, now);
+            self.readable(instance, registry, core, now);
         }
     }
 
-    pub fn stderr_readable(&mut self, instance: InstanceId, ended: bool, core: &mut Core, now: Now) {
+    pub fn stderr_readable(
+        &mut self,
+        instance: InstanceId,
+        ended: bool,
+        registry: &Registry,
+        core: &mut Core,
+        now: Now,
+    ) {
         if let Some(hosted) = self.map.get_mut(&instance) {
             hosted.pipes.stderr.woke(ended);
-            self.readable(instance, core, now);
+            self.readable(instance, registry, core, now);
         }
     }
 
-    fn readable(&mut self, instance: InstanceId, core: &mut Core, now: Now) {
+    fn readable(&mut self, instance: InstanceId, registry: &Registry, core: &mut Core, now: Now) {
         if self.map.get(&instance).is_some_and(|hosted| hosted.flow.large) {
             self.pace.heard(instance);
             self.go_on_later(instance);
         } else {
-            self.read(instance, BYTES_AT_ONCE, core, now);
+            self.read(instance, BYTES_AT_ONCE, registry, core, now);
         }
     }
 
-    /// The next piece of the large answer whose turn it is.
-    pub fn read_large(&mut self, most: usize, core: &mut Core, now: Now) {
+    /// The next piece of the large answer whose turn it is, or the next words of one who has much to say.
+    pub fn read_large(&mut self, most: usize, registry: &Registry, core: &mut Core, now: Now) {
         while let Some(instance) = self.large.pop_front() {
             if let Some(hosted) = self.map.get_mut(&instance) {
                 hosted.flow.queued = false;
-                return self.read(instance, most, core, now);
+                return self.read(instance, most, registry, core, now);
             }
         }
     }
@@ -304,11 +426,20 @@ impl Instances {
     }
 
     /// Reads so much of each output at most; what is left has its turn later.
-    fn read(&mut self, instance: InstanceId, most: usize, core: &mut Core, now: Now) {
+    fn read(&mut self, instance: InstanceId, most: usize, registry: &Registry, core: &mut Core, now: Now) {
         let Some(hosted) = self.map.get_mut(&instance) else { return };
-        read_stderr(instance, hosted, &mut self.scratch, most, core, now);
-        let whole = read_stdout(instance, hosted, &mut self.scratch, most, core, now);
+        if matches!(hosted.process, Process::Dead { .. }) {
+            return self.read_last(instance, core, now);
+        }
+        if !hosted.pipes.are_quiet() {
+            hosted.hold_back(instance, &mut self.held, registry, now);
+        }
         let Hosted { flow, pipes, .. } = hosted;
+        let mut reading = Reading { instance, pipes, scratch: &mut self.scratch, core, now };
+        if reading.pipes.stderr.readable {
+            reading.stderr(most);
+        }
+        let whole = reading.stdout(most);
         self.pace.heard(instance);
         if whole {
             if std::mem::take(&mut flow.asked) && !flow.large {
@@ -316,16 +447,19 @@ impl Instances {
             }
             flow.last_was_large = flow.large;
         }
-        flow.large = pipes.stdout.readable || pipes.lines.is_amid_large();
-        if pipes.stdout.readable || pipes.stderr.readable {
-            self.go_on_later(instance);
+        flow.large = pipes.stdout.readable || pipes.unread || pipes.lines.is_amid_large();
+        if pipes.has_more() {
+            hosted.hold_back(instance, &mut self.held, registry, now);
+            if hosted.pipes.has_more() {
+                self.go_on_later(instance);
+            }
         }
     }
 
     /// A child of ours has ended; roles that are not an instance's are the caller's.
-    pub fn child_ended(&mut self, role: Role, cause: ExitCause, registry: &Registry, core: &mut Core, now: Now) {
+    pub fn child_ended(&mut self, role: Role, cause: ExitCause, core: &mut Core, now: Now) {
         match role {
-            Role::Launcher(instance) => self.launcher_ended(instance, cause, registry, core, now),
+            Role::Launcher(instance) => self.launcher_ended(instance, cause, core, now),
             Role::Container(instance) => self.container_ended(instance, cause, core, now),
             Role::Chore(chore) => {
                 if let Some(outcome) = self.chores.ended(chore, cause, now) {
@@ -337,22 +471,15 @@ impl Instances {
         }
     }
 
-    fn launcher_ended(
-        &mut self,
-        instance: InstanceId,
-        cause: ExitCause,
-        registry: &Registry,
-        core: &mut Core,
-        now: Now,
-    ) {
+    fn launcher_ended(&mut self, instance: InstanceId, cause: ExitCause, core: &mut Core, now: Now) {
         self.turns.leave(instance);
         let report = self.map.get_mut(&instance).and_then(|hosted| match &mut hosted.process {
             Process::Launching { report, .. } => report.take(),
-            Process::Running { .. } | Process::Ended => None,
+            Process::Running { .. } | Process::Dead { .. } | Process::Ended => None,
         });
         match report.and_then(spawn::read_report) {
             Some(Report::Started { pid, address }) => {
-                self.ports.located(instance, address, registry);
+                self.ports.located(instance, address);
                 let dead = self.children.claim(pid, instance);
                 if let Some(hosted) = self.map.get_mut(&instance) {
                     hosted.process = Process::Running { pid };
@@ -374,24 +501,22 @@ impl Instances {
 
     fn container_ended(&mut self, instance: InstanceId, cause: ExitCause, core: &mut Core, now: Now) {
         let Some(hosted) = self.map.get_mut(&instance) else { return };
-        hosted.process = Process::Ended;
-        // All it ever wrote is in the pipes by now, and they hold no more than this; whatever comes beyond was written by
-        // somebody else who has them, after its death.
-        let mut left = STDOUT_PIPE;
-        while left > 0
-            && let Drawn::Bytes(n) = hosted.pipes.stderr.read(&mut self.scratch)
-        {
-            left = left.saturating_sub(n);
-            core.handle(Input::StderrRead { instance, bytes: &self.scratch[..n] }, now);
+        // All it ever wrote is in the pipes by now, and they hold no more than this.
+        hosted.process = Process::Dead { cause, last: Last { stderr: STDOUT_PIPE, stdout: STDOUT_PIPE } };
+        self.read_last(instance, core, now);
+    }
+
+    /// What it said last, and then that it has ended: at once, unless it said very much.
+    fn read_last(&mut self, instance: InstanceId, core: &mut Core, now: Now) {
+        let Some(Hosted { process, pipes, .. }) = self.map.get_mut(&instance) else { return };
+        let Process::Dead { cause, last } = process else { return };
+        let mut reading = Reading { instance, pipes, scratch: &mut self.scratch, core, now };
+        if !reading.last(last) {
+            return self.go_on_later(instance);
         }
-        let mut left = STDOUT_PIPE;
-        while left > 0
-            && let Drawn::Bytes(n) = draw(&mut hosted.pipes, &mut self.scratch, left)
-        {
-            left = left.saturating_sub(n);
-            read_lines(instance, hosted, core, now);
-        }
-        let oom = hosted.was_oom_killed();
+        let cause = *cause;
+        *process = Process::Ended;
+        let oom = self.map[&instance].was_oom_killed();
         core.handle(Input::Exited { instance, exit: Exit { cause, oom } }, now);
     }
 
@@ -408,70 +533,4 @@ impl Instances {
         let last = self.meter.usage(instance).unwrap_or_default();
         Some(Usage { cpu_percent: last.cpu_percent, disk_bytes: last.disk_bytes, ..cgroup.usage()? })
     }
-}
-
-fn read_stderr(instance: InstanceId, hosted: &mut Hosted, scratch: &mut [u8], most: usize, core: &mut Core, now: Now) {
-    let mut taken = 0;
-    while hosted.pipes.stderr.readable && taken < most {
-        let room = scratch.len().min(most - taken);
-        let Drawn::Bytes(n) = hosted.pipes.stderr.read(&mut scratch[..room]) else { return };
-        taken += n;
-        core.handle(Input::StderrRead { instance, bytes: &scratch[..n] }, now);
-    }
-}
-
-/// True: there was a whole line.
-fn read_stdout(
-    instance: InstanceId,
-    hosted: &mut Hosted,
-    scratch: &mut [u8],
-    most: usize,
-    core: &mut Core,
-    now: Now,
-) -> bool {
-    let (mut taken, mut whole) = (0, false);
-    while hosted.pipes.stdout.readable && taken < most {
-        match draw(&mut hosted.pipes, scratch, most - taken) {
-            Drawn::Bytes(n) => {
-                taken += n;
-                whole |= read_lines(instance, hosted, core, now);
-            }
-            Drawn::Empty => {}
-            Drawn::Ended => core.handle(Input::StdoutClosed { instance }, now),
-        }
-    }
-    whole
-}
-
-/// One read of stdout. What begins goes by way of `scratch`, so that a server which says little needs no large buffer;
-/// what goes on is read to where it belongs.
-fn draw(pipes: &mut Pipes, scratch: &mut [u8], most: usize) -> Drawn {
-    if pipes.lines.pending() > 0 {
-        let room = pipes.lines.room(scratch.len());
-        let most = room.len().min(most);
-        let drawn = pipes.stdout.read(&mut room[..most]);
-        if let Drawn::Bytes(n) = drawn {
-            pipes.lines.fed(n);
-        }
-        return drawn;
-    }
-    let most = scratch.len().min(most);
-    let drawn = pipes.stdout.read(&mut scratch[..most]);
-    if let Drawn::Bytes(n) = drawn {
-        pipes.lines.feed(&scratch[..n]);
-    }
-    drawn
-}
-
-/// True: there was one.
-fn read_lines(instance: InstanceId, hosted: &mut Hosted, core: &mut Core, now: Now) -> bool {
-    let mut whole = false;
-    while let Some(line) = hosted.pipes.lines.next_line() {
-        whole = true;
-        core.handle(Input::LineRead { instance, line }, now);
-    }
-    if !whole {
-        core.handle(Input::Stirred { instance }, now);
-    }
-    whole
 }

@@ -7,14 +7,16 @@ use crate::ids::InstanceId;
 use crate::limits::{
     METER_CHANNEL, METER_DISK_EVERY, METER_ENTRIES_MAX, METER_EVERY, METER_IDLE_EVERY, METER_LOOKS_MAX,
 };
+use crate::os::disk_guard::DiskGuard;
 use crate::sandbox::cgroup::CgroupFiles;
-use nix::fcntl::{OFlag, open, openat};
-use nix::sys::stat::Mode;
+use crate::sandbox::disk;
+use crate::sandbox::plan::free_bytes;
+use crate::sandbox::volume_image;
+use crate::sandbox::volumes::measure;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
@@ -23,20 +25,32 @@ enum Job {
     Forget { instance: InstanceId },
 }
 
+/// What the thread has found.
+enum Found {
+    Usage(Vec<(InstanceId, Usage)>),
+    /// It grows, and less than the reserve is free.
+    Greedy {
+        instance: InstanceId,
+        free_bytes: u64,
+    },
+}
+
 pub struct Meter {
     jobs: SyncSender<Job>,
-    looks: Receiver<Vec<(InstanceId, Usage)>>,
+    found: Receiver<Found>,
     last: HashMap<InstanceId, Usage>,
 }
 
 impl Meter {
-    pub fn spawn(wake: impl Fn() + Send + 'static) -> io::Result<Meter> {
+    /// `data_dir` is where instances write to, and `reserve_bytes` what they must leave there.
+    pub fn spawn(data_dir: PathBuf, reserve_bytes: u64, wake: impl Fn() + Send + 'static) -> io::Result<Meter> {
         let (jobs, todo) = sync_channel(METER_CHANNEL);
-        let (tell, looks) = sync_channel(METER_CHANNEL);
+        let (tell, found) = sync_channel(METER_CHANNEL);
+        let guard = DiskGuard::new(reserve_bytes);
         std::thread::Builder::new()
             .name("meter".to_string())
-            .spawn(move || Thread::default().run(&todo, &tell, wake))?;
-        Ok(Meter { jobs, looks, last: HashMap::new() })
+            .spawn(move || Thread { data_dir, guard, ..Thread::default() }.run(&todo, &tell, wake))?;
+        Ok(Meter { jobs, found, last: HashMap::new() })
     }
 
     /// `dirs`: where it writes to the host's disk. An instance that cannot be handed over has no numbers, no more.
@@ -50,13 +64,22 @@ impl Meter {
         _ = self.jobs.try_send(Job::Forget { instance });
     }
 
-    /// The thread rang.
-    pub fn heard(&mut self) {
-        for (instance, usage) in self.looks.try_iter().flatten() {
-            if let Some(last) = self.last.get_mut(&instance) {
-                *last = usage;
+    /// The thread rang. Who must go, and how much room there was on the disk.
+    pub fn heard(&mut self) -> Vec<(InstanceId, u64)> {
+        let mut greedy = Vec::new();
+        for found in self.found.try_iter() {
+            match found {
+                Found::Greedy { instance, free_bytes } => greedy.push((instance, free_bytes)),
+                Found::Usage(looks) => {
+                    for (instance, usage) in looks {
+                        if let Some(last) = self.last.get_mut(&instance) {
+                            *last = usage;
+                        }
+                    }
+                }
             }
         }
+        greedy
     }
 
     /// The last look at it; none before the first.
@@ -69,6 +92,8 @@ impl Meter {
 
 #[derive(Default)]
 struct Thread {
+    data_dir: PathBuf,
+    guard: DiskGuard,
     watched: BTreeMap<InstanceId, Watched>,
     /// Where the next round goes on.
     after: Option<InstanceId>,
@@ -85,9 +110,11 @@ struct Watched {
 const TICK: Duration = Duration::from_secs(1);
 
 impl Thread {
-    fn run(mut self, todo: &Receiver<Job>, tell: &SyncSender<Vec<(InstanceId, Usage)>>, wake: impl Fn()) {
-        let mut next = Instant::now();
+    fn run(mut self, todo: &Receiver<Job>, tell: &SyncSender<Found>, wake: impl Fn()) {
+        let mut next_round = Instant::now();
+        let mut next_guard = Instant::now();
         loop {
+            let next = next_round.min(next_guard);
             // With nothing to look at there is nothing to wake up for.
             let job = match self.watched.is_empty() {
                 true => todo.recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -97,17 +124,39 @@ impl Thread {
                 Ok(Job::Watch { instance, cgroup, dirs }) => {
                     self.watched.insert(instance, Watched { cgroup, dirs, last: None, whole: None });
                 }
-                Ok(Job::Forget { instance }) => _ = self.watched.remove(&instance),
+                Ok(Job::Forget { instance }) => {
+                    self.watched.remove(&instance);
+                    self.guard.forget(instance);
+                }
                 Err(RecvTimeoutError::Timeout) => {
-                    next = Instant::now() + TICK;
-                    let looks = self.round();
-                    if !looks.is_empty() && tell.try_send(looks).is_ok() {
-                        wake();
+                    let now = Instant::now();
+                    if now >= next_guard {
+                        next_guard = now + self.look_at_the_disk(tell, &wake);
+                    }
+                    if now >= next_round {
+                        next_round = now + TICK;
+                        let looks = self.round();
+                        if !looks.is_empty() && tell.try_send(Found::Usage(looks)).is_ok() {
+                            wake();
+                        }
                     }
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
+    }
+
+    /// How long until the next look at it.
+    fn look_at_the_disk(&mut self, tell: &SyncSender<Found>, wake: impl Fn()) -> Duration {
+        let Ok(free_bytes) = free_bytes(&self.data_dir) else { return TICK };
+        let taken = || self.watched.iter().map(|(instance, watched)| (*instance, watched.image_bytes()));
+        if let Some(instance) = self.guard.look(free_bytes, taken)
+            && tell.try_send(Found::Greedy { instance, free_bytes }).is_ok()
+        {
+            self.guard.ends(instance);
+            wake();
+        }
+        self.guard.pause(free_bytes)
     }
 
     /// So many that each comes up every few seconds, as long as they are not too many for that.
@@ -124,6 +173,12 @@ impl Thread {
 }
 
 impl Watched {
+    /// What its own disk and its volumes take. Quick, and right also for what is still on its way to the disk.
+    fn image_bytes(&self) -> u64 {
+        let images = self.dirs.iter().flat_map(|dir| [dir.join(disk::IMAGE), dir.join(volume_image::IMAGE)]);
+        images.filter_map(|image| Some(std::fs::metadata(image).ok()?.blocks() * 512)).sum()
+    }
+
     fn look(&mut self) -> Option<Usage> {
         let now = Instant::now();
         let cpu_ms = self.cgroup.cpu_ms()?;
@@ -137,7 +192,8 @@ impl Watched {
             None => self.cgroup.usage()?,
         };
         if is_whole {
-            usage.disk_bytes = self.dirs.iter().map(|dir| disk_bytes(dir).unwrap_or(0)).sum();
+            usage.disk_bytes =
+                self.dirs.iter().map(|dir| measure(dir, METER_ENTRIES_MAX).map_or(0, |size| size.bytes)).sum();
             self.whole = Some((now, cpu_ms));
         }
         usage.cpu_percent = self
@@ -154,50 +210,9 @@ fn cpu_percent(busy_ms: u64, over: Duration) -> f64 {
     if over_ms < 1.0 { 0.0 } else { (busy_ms as f64 * 1000.0 / over_ms).round() / 10.0 }
 }
 
-/// What a tree takes on the disk, as far as `METER_ENTRIES_MAX` entries go. By descriptors and without symlinks: the
-/// tree is the container's, and may change under our eyes.
-fn disk_bytes(top: &Path) -> io::Result<u64> {
-    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let mut pending: Vec<OwnedFd> = vec![open(top, flags, Mode::empty())?];
-    let (mut bytes, mut entries) = (0, 0);
-    while let Some(dir) = pending.pop() {
-        for entry in std::fs::read_dir(format!("/proc/self/fd/{}", dir.as_raw_fd()))? {
-            entries += 1;
-            if entries > METER_ENTRIES_MAX {
-                return Ok(bytes);
-            }
-            let Ok(entry) = entry else { continue };
-            let Ok(meta) = entry.metadata() else { continue };
-            bytes += meta.blocks() * 512;
-            // Each open directory is a descriptor of ours; a tree that is very wide is not followed into all of them.
-            if meta.is_dir()
-                && pending.len() < 64
-                && let Ok(child) = openat(&dir, entry.file_name().as_os_str(), flags, Mode::empty())
-            {
-                pending.push(child);
-            }
-        }
-    }
-    Ok(bytes)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_tree_is_measured_and_its_symlinks_are_not_followed() {
-        let top = std::env::temp_dir().join(format!("stdiod-meter-{}", std::process::id()));
-        std::fs::create_dir_all(top.join("a/b")).unwrap();
-        std::fs::write(top.join("a/b/file"), vec![1; 100_000]).unwrap();
-        std::os::unix::fs::symlink("/usr", top.join("a/usr")).unwrap();
-        std::os::unix::fs::symlink("..", top.join("a/loop")).unwrap();
-        let bytes = disk_bytes(&top);
-        std::fs::remove_dir_all(&top).unwrap();
-        let bytes = bytes.unwrap();
-        assert!((100_000..200_000).contains(&bytes), "{bytes}");
-        assert!(disk_bytes(&top).is_err());
-    }
 
     #[test]
     fn a_share_of_a_core_is_told_to_a_tenth() {

@@ -1,40 +1,33 @@
-//! Published ports: listeners on the host, and the bytes between whoever connects there and the server in its network.
-//! Also sees when a server's port first answers. Forwards in this process, not by address translation in the kernel:
-//! so a port on loopback opens no way from a sandbox to the host's loopback, and all of it ends with the daemon.
-//! Never looks into the bytes. Invariant: what is read of one side is written to the other before more is read.
+//! Published ports: listeners on the host, and who connects there. Also sees when a server's port first answers, and begins
+//! what is relayed to it. Forwards in this process, not by address translation in the kernel: so a port on loopback opens no
+//! way from a sandbox to the host's loopback, and all of it ends with the daemon. The bytes are `Pairs`' business.
 
+use crate::api::fault::{Code, Fault, Outcome};
 use crate::core::Core;
 use crate::core::contract::{Input, LaunchFault, LaunchFaultKind, Now};
 use crate::core::definition::PortMapping;
 use crate::ids::{IdMap, InstanceId};
-use crate::limits::{BYTES_AT_ONCE, KNOCK_PAUSE, KNOCK_WAIT, PORT_BUFFER, PORT_CONNECTIONS_MAX};
+use crate::limits::{KNOCK_PAUSE, KNOCK_WAIT, PORT_ACCEPTS_AT_ONCE, PORT_REFUSED_LOG_EVERY};
 use crate::os::client::Socket;
 use crate::os::descriptors::Descriptors;
+use crate::os::pairs::{Pairs, owners_of_port};
 use crate::os::proxy::Handed;
 use crate::os::token::Source;
-use crate::wire::relay::{self, BAD_GATEWAY, Head};
+use crate::shares::Shares;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Registry};
 use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrIn, SockaddrIn6, connect, setsockopt, socket, sockopt,
 };
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 
 /// What a token of ours stands for. Numbers are never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Named {
-    Listener {
-        instance: InstanceId,
-        index: usize,
-    },
-    /// One side of the pair.
-    Side {
-        pair: u64,
-        side: usize,
-    },
+    Listener { instance: InstanceId, index: usize },
     Knock(InstanceId),
 }
 
@@ -45,35 +38,15 @@ struct Published {
     address: Option<IpAddr>,
     /// The port that says whether it is ready.
     first_port: Option<u16>,
+    /// Connections that were refused since the log last said so, and when it may say so again.
+    refused: u64,
+    refused_log_ms: u64,
 }
 
-/// Two connections that are one: `sides[0]` is the client's, `sides[1]` goes to the server.
-struct Pair {
-    instance: InstanceId,
-    sides: [Side; 2],
-    relay: Relay,
-}
-
-/// What a pair does with the bytes besides passing them on.
-enum Relay {
-    /// Nothing: a published port.
-    Not,
-    /// One request was sent; these are the first bytes of the answer, whose head is not whole yet.
-    Head(Vec<u8>),
-    /// The rest of the answer. `events`: nobody waits for its end, so a client that hangs up is gone.
-    Body { events: bool },
-}
-
-struct Side {
-    token: u64,
-    socket: Socket,
-    /// Sticky: the kernel has more, though it will not say so again.
-    readable: bool,
-    ended: bool,
-    /// For this side, from the other one.
-    out: Vec<u8>,
-    /// No more will be written to it.
-    closed: bool,
+impl Published {
+    fn first(&self) -> Option<SocketAddr> {
+        Some(SocketAddr::new(self.address?, self.first_port?))
+    }
 }
 
 struct Knock {
@@ -89,11 +62,10 @@ pub struct Ports {
     minted: u64,
     named: IdMap<u64, Named>,
     published: IdMap<InstanceId, Published>,
-    pairs: IdMap<u64, Pair>,
+    pub pairs: Pairs,
     knocks: IdMap<InstanceId, Knock>,
-    /// Pairs with more to do though the kernel will not say so again.
-    runnable: Vec<u64>,
-    scratch: Vec<u8>,
+    /// Listeners with more to accept though the kernel will not say so again.
+    eager: Vec<(InstanceId, usize)>,
 }
 
 impl Ports {
@@ -103,10 +75,9 @@ impl Ports {
             minted: 0,
             named: IdMap::default(),
             published: IdMap::default(),
-            pairs: IdMap::default(),
+            pairs: Pairs::default(),
             knocks: IdMap::default(),
-            runnable: Vec::new(),
-            scratch: Vec::new(),
+            eager: Vec::new(),
         }
     }
 
@@ -149,12 +120,10 @@ impl Ports {
     }
 
     /// It runs, and this is where.
-    pub fn located(&mut self, instance: InstanceId, address: Option<IpAddr>, registry: &Registry) {
+    pub fn located(&mut self, instance: InstanceId, address: Option<IpAddr>) {
         let Some(published) = self.published.get_mut(&instance) else { return };
         published.address = address;
-        for index in 0..published.listeners.len() {
-            self.accept(instance, index, registry);
-        }
+        self.eager.extend((0..published.listeners.len()).map(|index| (instance, index)));
     }
 
     /// See when its first port answers.
@@ -164,16 +133,14 @@ impl Ports {
     }
 
     /// Its ports are free again, and its connections over.
-    pub fn withdraw(&mut self, instance: InstanceId) {
+    pub fn withdraw(&mut self, instance: InstanceId, shares: &mut Shares, now: Now) {
         for (token, _, _) in self.published.remove(&instance).into_iter().flat_map(|published| published.listeners) {
             self.named.remove(&token);
         }
         if let Some(knock) = self.knocks.remove(&instance) {
             self.named.remove(&knock.token);
         }
-        let gone: Vec<u64> =
-            self.pairs.iter().filter(|(_, pair)| pair.instance == instance).map(|(id, _)| *id).collect();
-        gone.into_iter().for_each(|pair| self.close(pair));
+        self.pairs.end_of(instance, shares, now);
     }
 
     fn mint(&mut self, named: Named) -> u64 {
@@ -184,162 +151,109 @@ impl Ports {
 
     // --- what the kernel says ---------------------------------------------------------------------------------------
 
-    pub fn woke(&mut self, token: u64, event: &mio::event::Event, registry: &Registry, core: &mut Core, now: Now) {
+    pub fn woke(
+        &mut self,
+        token: u64,
+        event: &mio::event::Event,
+        core: &mut Core,
+        (registry, shares, now): (&Registry, &mut Shares, Now),
+    ) {
         match self.named.get(&token).copied() {
-            Some(Named::Listener { instance, index }) => self.accept(instance, index, registry),
-            Some(Named::Side { pair, side }) => {
-                if let Some(found) = self.pairs.get_mut(&pair) {
-                    found.sides[side].readable |= event.is_readable() || event.is_read_closed();
-                    self.pump(pair);
-                }
-            }
+            Some(Named::Listener { instance, index }) => self.accept(instance, index, core, (registry, shares, now)),
             Some(Named::Knock(instance)) => self.knock_ended(instance, event, core, now),
             None => {}
         }
     }
 
     pub fn has_runnable(&self) -> bool {
-        !self.runnable.is_empty()
+        !self.eager.is_empty() || self.pairs.has_runnable()
     }
 
-    pub fn serve_runnable(&mut self) {
-        for pair in std::mem::take(&mut self.runnable) {
-            self.pump(pair);
+    pub fn serve_runnable(&mut self, core: &Core, (registry, shares, now): (&Registry, &mut Shares, Now)) {
+        self.pairs.serve_runnable(shares, now);
+        for (instance, index) in std::mem::take(&mut self.eager) {
+            self.accept(instance, index, core, (registry, shares, now));
         }
     }
 
-    fn accept(&mut self, instance: InstanceId, index: usize, registry: &Registry) {
-        loop {
-            let Some(published) = self.published.get(&instance) else { return };
+    fn accept(
+        &mut self,
+        instance: InstanceId,
+        index: usize,
+        core: &Core,
+        (registry, shares, now): (&Registry, &mut Shares, Now),
+    ) {
+        // None: it is on its way out, and its listeners with it.
+        let Some(server) = core.server_of(instance) else { return };
+        for _ in 0..PORT_ACCEPTS_AT_ONCE {
+            let Some(published) = self.published.get_mut(&instance) else { return };
             let (Some(address), Some((_, listener, port))) = (published.address, published.listeners.get(index)) else {
                 return;
             };
             let to = SocketAddr::new(address, *port);
-            match listener.accept() {
-                Ok(_) if self.pairs.len() >= PORT_CONNECTIONS_MAX => {
-                    log::warn!("instance={instance} a connection was refused: {PORT_CONNECTIONS_MAX} are open already");
-                }
+            let joined = match listener.accept() {
                 Ok((client, _)) if !self.descriptors.spare(&client) => {
-                    log::warn!("instance={instance} a connection was refused: the last descriptors are for the daemon");
+                    Err("the last descriptors are for the daemon".to_string())
                 }
-                Ok((client, _)) => {
-                    if let Err(e) = self.connect(instance, client, to, registry) {
-                        log::warn!("instance={instance} cannot connect to {to}: {e}");
-                    }
+                Ok((client, peer)) => {
+                    _ = client.set_nodelay(true);
+                    let owners = owners_of_port(peer.ip(), server);
+                    let joined = connect_nearby(to).map_err(|e| format!("cannot connect to {to}: {e}"));
+                    joined.and_then(|server| {
+                        let sides = [client, server].map(Socket::Tcp);
+                        self.pairs.join(instance, owners, sides, (registry, shares, now)).map_err(|fault| fault.message)
+                    })
                 }
-                Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
+                Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => Ok(()),
                 // WouldBlock; or no descriptors, and then the next client's edge is as good a moment as any.
                 Err(_) => return,
+            };
+            if let Err(why) = joined {
+                published.refused += 1;
+                if published.refused_log_ms <= now.mono_ms {
+                    published.refused_log_ms = now.mono_ms + PORT_REFUSED_LOG_EVERY.as_millis() as u64;
+                    let refused = std::mem::take(&mut published.refused);
+                    log::warn!(
+                        "instance={instance} connections to a published port refused: {refused}, the last because {why}"
+                    );
+                }
             }
         }
-    }
-
-    fn connect(
-        &mut self,
-        instance: InstanceId,
-        client: TcpStream,
-        to: SocketAddr,
-        registry: &Registry,
-    ) -> io::Result<()> {
-        _ = client.set_nodelay(true);
-        let server = connect_nearby(to)?;
-        self.minted += 1;
-        let pair = self.minted;
-        let client = self.side(pair, 0, Socket::Tcp(client), Vec::new(), registry)?;
-        let server = self.side(pair, 1, Socket::Tcp(server), Vec::new(), registry)?;
-        self.pairs.insert(pair, Pair { instance, sides: [client, server], relay: Relay::Not });
-        Ok(())
-    }
-
-    fn side(
-        &mut self,
-        pair: u64,
-        side: usize,
-        mut socket: Socket,
-        out: Vec<u8>,
-        registry: &Registry,
-    ) -> io::Result<Side> {
-        let token = self.mint(Named::Side { pair, side });
-        registry.register(socket.source(), Source::Port(token).token(), Interest::READABLE | Interest::WRITABLE)?;
-        Ok(Side { token, socket, readable: false, ended: false, out, closed: false })
+        self.eager.push((instance, index));
     }
 
     /// Passes one request on and its answer back; then the client's connection ends.
-    pub fn relay(&mut self, handed: Handed, registry: &Registry) {
-        let Handed { instance, mut socket, unwritten, request } = handed;
+    pub fn relay(&mut self, handed: Handed, (registry, shares, now): (&Registry, &mut Shares, Now)) {
+        let Handed { instance, server, exchange, mut socket, unwritten, request } = handed;
         _ = registry.deregister(socket.source());
-        let published = self.published.get(&instance);
-        let to = published.and_then(|p| Some(SocketAddr::new(p.address?, p.first_port?)));
-        let full = self.pairs.len() >= PORT_CONNECTIONS_MAX;
-        let server = match to.filter(|_| !full).map(connect_nearby) {
-            Some(Ok(server)) => server,
-            // Best effort: it is all that will be written, and fits any buffer.
+        let to = self.published.get(&instance).and_then(Published::first);
+        let fault = match to.map(connect_nearby) {
+            Some(Ok(stream)) if self.descriptors.spare(&stream) => {
+                let sides = [(socket, unwritten), (Socket::Tcp(stream), request)];
+                return self.pairs.relay(instance, server, exchange, sides, (registry, shares, now));
+            }
+            Some(Ok(_)) => {
+                Fault::new(Code::Overloaded, "the last descriptors are for the daemon").retry_after_ms(1_000)
+            }
             Some(Err(_)) | None => {
-                _ = socket.write(BAD_GATEWAY);
-                return;
+                Fault::new(Code::BadServerOutput, "the server gave no HTTP answer: it cannot be reached")
             }
         };
-        self.minted += 1;
-        let pair = self.minted;
-        let sides = self
-            .side(pair, 0, socket, unwritten, registry)
-            .and_then(|client| Ok([client, self.side(pair, 1, Socket::Tcp(server), request, registry)?]));
-        match sides {
-            Ok(sides) => _ = self.pairs.insert(pair, Pair { instance, sides, relay: Relay::Head(Vec::new()) }),
-            Err(e) => log::warn!("instance={instance} a request was dropped: {e}"),
-        }
-    }
-
-    /// Moves bytes until neither side has any, or this pair has had its share of the turn.
-    fn pump(&mut self, id: u64) {
-        self.scratch.resize(PORT_BUFFER, 0);
-        let Some(pair) = self.pairs.get_mut(&id) else { return };
-        let mut taken = 0;
-        loop {
-            let mut moved = 0;
-            for from in 0..2 {
-                match pair.step(from, &mut self.scratch) {
-                    Ok(n) => moved += n,
-                    Err(_) => {
-                        if let Relay::Head(_) = pair.relay {
-                            _ = pair.sides[0].socket.write(BAD_GATEWAY);
-                        }
-                        return self.close(id);
-                    }
-                }
-            }
-            taken += moved;
-            if moved == 0 {
-                break;
-            }
-            if taken > BYTES_AT_ONCE {
-                self.runnable.push(id);
-                return;
-            }
-        }
-        if pair.sides.iter().all(|side| side.closed) {
-            self.close(id);
-        }
-    }
-
-    fn close(&mut self, id: u64) {
-        for side in self.pairs.remove(&id).into_iter().flat_map(|pair| pair.sides) {
-            self.named.remove(&side.token);
-        }
+        self.pairs.refuse(socket, unwritten, &fault.outcome(Outcome::NotSent), exchange.framing, now);
     }
 
     // --- is it there? -----------------------------------------------------------------------------------------------
 
     pub fn next_deadline(&self) -> Option<u64> {
-        self.knocks.values().map(|knock| knock.again_ms).min()
+        self.knocks.values().map(|knock| knock.again_ms).min().into_iter().chain(self.pairs.next_deadline()).min()
     }
 
-    pub fn tick(&mut self, registry: &Registry, now: Now) {
+    pub fn tick(&mut self, (registry, shares, now): (&Registry, &mut Shares, Now)) {
+        self.pairs.expire(shares, now);
         for (instance, knock) in self.knocks.iter_mut().filter(|(_, knock)| knock.again_ms <= now.mono_ms) {
             knock.again_ms = now.mono_ms + KNOCK_PAUSE.as_millis() as u64;
             knock.socket = None;
-            let published = self.published.get(instance);
-            let to = published.and_then(|p| Some(SocketAddr::new(p.address?, p.first_port?)));
+            let to = self.published.get(instance).and_then(Published::first);
             let Some(Ok(mut socket)) = to.map(connect_nearby) else { continue };
             let token = Source::Port(knock.token).token();
             if registry.register(&mut socket, token, Interest::WRITABLE).is_ok() {
@@ -378,85 +292,5 @@ fn connect_nearby(to: SocketAddr) -> io::Result<TcpStream> {
     match begun {
         Ok(()) | Err(Errno::EINPROGRESS) => Ok(TcpStream::from_std(socket.into())),
         Err(e) => Err(e.into()),
-    }
-}
-
-impl Pair {
-    /// Writes what waits for the other side, then reads what this one has. The bytes moved; an error ends the pair.
-    fn step(&mut self, at: usize, scratch: &mut [u8]) -> io::Result<usize> {
-        let [one, two] = &mut self.sides;
-        let (from, to) = if at == 0 { (one, two) } else { (two, one) };
-        let mut moved = to.flush()?;
-        let toward_server = at == 0;
-        if to.out.is_empty() && from.readable && !from.ended {
-            match from.socket.read(scratch) {
-                Ok(0) => from.ended = true,
-                Ok(n) => {
-                    match (&mut self.relay, toward_server) {
-                        (Relay::Not, _) | (Relay::Body { .. }, false) => to.out.extend_from_slice(&scratch[..n]),
-                        // It was told that nothing after its request is read.
-                        (Relay::Head(_) | Relay::Body { .. }, true) => {}
-                        (Relay::Head(head), false) => {
-                            head.extend_from_slice(&scratch[..n]);
-                            if let Some((bytes, events)) = whole_head(head) {
-                                to.out.extend_from_slice(&bytes);
-                                self.relay = Relay::Body { events };
-                            }
-                        }
-                    }
-                    moved += n + to.flush()?;
-                }
-                Err(e) if e.kind() == ErrorKind::WouldBlock => from.readable = false,
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) => return Err(e),
-            }
-        }
-        if from.ended && to.out.is_empty() && !to.closed {
-            match (&self.relay, toward_server) {
-                (Relay::Not, _) | (Relay::Body { .. }, false) => {
-                    to.closed = true;
-                    to.socket.finish()?;
-                }
-                (Relay::Head(_), false) => return Err(ErrorKind::UnexpectedEof.into()),
-                (Relay::Body { events: true }, true) => return Err(ErrorKind::BrokenPipe.into()),
-                // It will send no more, and still waits for its answer.
-                (Relay::Head(_) | Relay::Body { events: false }, true) => {}
-            }
-        }
-        if to.closed && !toward_server && !matches!(self.relay, Relay::Not) {
-            from.closed = true;
-        }
-        Ok(moved)
-    }
-}
-
-/// The head for the client and what came of the body with it, once the head is whole; is it a stream of events?
-/// What is no HTTP becomes an answer that says so.
-fn whole_head(came: &[u8]) -> Option<(Vec<u8>, bool)> {
-    match relay::answer(came) {
-        Head::Partial => None,
-        Head::Garbage => Some((BAD_GATEWAY.to_vec(), true)),
-        Head::Whole { mut bytes, body_at, events } => {
-            bytes.extend_from_slice(&came[body_at..]);
-            Some((bytes, events))
-        }
-    }
-}
-
-impl Side {
-    fn flush(&mut self) -> io::Result<usize> {
-        let mut written = 0;
-        while written < self.out.len() {
-            match self.socket.write(&self.out[written..]) {
-                Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                Ok(n) => written += n,
-                // NotConnected: the server's side is still on its way.
-                Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::NotConnected) => break,
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) => return Err(e),
-            }
-        }
-        self.out.drain(..written);
-        Ok(written)
     }
 }

@@ -6,43 +6,60 @@ use crate::api::auth::{Need, Peer, Shown};
 use crate::api::fault::{Code, Fault};
 use crate::api::{mcp, rest, route};
 use crate::core::Core;
-use crate::ids::InstanceId;
+use crate::ids::{InstanceId, ServerId};
 use crate::os::client::Socket;
-use crate::wire::http_in::Request;
-use crate::wire::http_out::Response;
+use crate::os::pairs::Exchange;
+use crate::wire::http_in::{Method, Request};
+use crate::wire::http_out::{Framing, Response};
 use crate::wire::relay;
 
 /// Where MCP is on the server's side; what follows the name comes after it.
-const ENDPOINT: &str = "/mcp";
+const ENDPOINT: &str = route::MCP;
 
 /// A client whose request is on its way to a server; its connection carries the answer and then ends.
 pub struct Handed {
     pub instance: InstanceId,
+    pub server: ServerId,
+    pub exchange: Exchange,
     pub socket: Socket,
     /// What was still to be written to it.
     pub unwritten: Vec<u8>,
     pub request: Vec<u8>,
 }
 
-/// Is this request for a server that speaks HTTP? Then for which instance, and as what. Whoever may not see that server is
-/// told what would be said of one that is not there, in the same words.
-pub fn aim(
-    request: &Request<'_>,
-    peer: &Peer,
-    shown: &mut Shown,
-    core: &Core,
-) -> Result<Option<(InstanceId, Vec<u8>)>, Response> {
-    let Some((name, rest)) = addressed(&request.path) else { return Ok(None) };
-    if !core.speaks_http(name) {
-        return Ok(None);
+/// A request that is to be passed on: to whom, as what.
+pub struct Aim {
+    instance: InstanceId,
+    server: ServerId,
+    exchange: Exchange,
+    request: Vec<u8>,
+}
+
+impl Aim {
+    pub fn hand(self, (socket, unwritten): (Socket, Vec<u8>)) -> Handed {
+        let Aim { instance, server, exchange, request } = self;
+        Handed { instance, server, exchange, socket, unwritten, request }
     }
+}
+
+/// Is this request for a server that speaks HTTP? Whoever may not see that server is told what would be said of one that is
+/// not there, in the same words: by `rest::interpret`, which takes all that is not passed on.
+pub fn aim(request: &Request<'_>, peer: &Peer, shown: &mut Shown, core: &Core) -> Result<Option<Aim>, Response> {
+    let Some((name, rest)) = addressed(&request.path).filter(|(name, _)| core.speaks_http(name)) else {
+        return Ok(None);
+    };
     let who = rest::identify(request, core.tokens(), peer, shown, Need::Call).map_err(|f| mcp::refuse(None, &f))?;
     if !core.is_seen_by(name, &who) {
         return Ok(None);
     }
     mcp::refuse_foreign_origin(request)?;
-    let passed_on = core.http_instance(name, &who).and_then(|instance| Ok((instance, passed_on(request, name, rest)?)));
-    passed_on.map(Some).map_err(|fault| rest::refuse(&fault))
+    let aim = core.http_instance(name, &who).and_then(|(server, instance, timeout_ms)| {
+        let head_only = request.method == Method::Head;
+        let framing = Framing { keep_alive: false, head_only, http10: request.http10 };
+        let exchange = Exchange { who, framing, timeout_ms };
+        Ok(Aim { instance, server, exchange, request: passed_on(request, name, rest)? })
+    });
+    aim.map(Some).map_err(|fault| rest::refuse(&fault))
 }
 
 /// The bytes for the server, which has nothing but its endpoint and what is below it.
@@ -57,27 +74,19 @@ fn passed_on(request: &Request<'_>, name: &str, rest: &str) -> Result<Vec<u8>, F
 
 /// As `rest::refuse_early`, for both kinds of requests.
 pub fn refuse_early(head: &Request<'_>, peer: &Peer, shown: &mut Shown, core: &Core) -> Option<Response> {
-    match addressed(&head.path) {
-        Some((name, _)) if core.speaks_http(name) => {
-            let fault = rest::identify(head, core.tokens(), peer, shown, Need::Call).err()?;
-            Some(mcp::refuse(None, &fault))
+    if let Some((name, _)) = addressed(&head.path).filter(|(name, _)| core.speaks_http(name)) {
+        match rest::identify(head, core.tokens(), peer, shown, Need::Call) {
+            Ok(who) if core.is_seen_by(name, &who) => return None,
+            Ok(_) => {}
+            Err(fault) => return Some(mcp::refuse(None, &fault)),
         }
-        Some(_) | None => rest::refuse_early(head, core.tokens(), peer, shown),
     }
+    rest::refuse_early(head, core.tokens(), peer, shown)
 }
 
-/// The server's name or id, and what comes after it.
+/// As `route::endpoint`, for what is passed on: a slash at the end makes no difference.
 fn addressed(path: &str) -> Option<(&str, &str)> {
-    let split = |inner: &'_ str| inner.find('/').unwrap_or(inner.len());
-    if let Some(inner) = path.strip_prefix("/mcp/") {
-        let (name, rest) = inner.split_at(split(inner));
-        return (!name.is_empty()).then_some((name, rest.trim_end_matches('/')));
-    }
-    let of_server = |base: &str| path.strip_prefix(base)?.strip_prefix('/');
-    let inner = of_server(route::SERVERS).or_else(|| of_server(route::HOSTED))?;
-    let (name, rest) = inner.split_at(split(inner));
-    let rest = rest.strip_prefix(ENDPOINT).filter(|rest| rest.is_empty() || rest.starts_with('/'))?;
-    Some((name, rest.trim_end_matches('/')))
+    route::endpoint(path).map(|(name, rest)| (name, rest.trim_end_matches('/')))
 }
 
 #[cfg(test)]
@@ -85,14 +94,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_addresses_of_an_endpoint_are_known_and_no_others() {
-        assert_eq!(addressed("/mcp/web"), Some(("web", "")));
+    fn a_slash_at_the_end_makes_no_difference() {
         assert_eq!(addressed("/mcp/web/"), Some(("web", "")));
         assert_eq!(addressed("/mcp/web/events"), Some(("web", "/events")));
-        assert_eq!(addressed("/api/v1/mcp/servers/web/mcp"), Some(("web", "")));
-        assert_eq!(addressed("/api/v1/mcp/hosted/web/mcp/x"), Some(("web", "/x")));
-        for other in ["/mcp", "/mcp/", "/api/v1/mcp/servers/web", "/api/v1/mcp/servers/web/mcpx", "/healthz", "/"] {
-            assert_eq!(addressed(other), None, "{other}");
-        }
+        assert_eq!(addressed("/mcp/"), None);
     }
 }

@@ -7,7 +7,7 @@
 //! 4. deadlines that have passed;
 //! 5. do what the core wants until it wants nothing more: a failure is a new input, never a recursion; then launchers
 //!    get their turns;
-//! 6. write what is to be written, close what is over; last, large answers move on by a piece.
+//! 6. write what is to be written, close what is over; last, large answers and loud servers move on by a piece.
 //!
 //! Nothing in a turn blocks but the first.
 
@@ -22,6 +22,7 @@ use crate::os::database::Database;
 use crate::os::hosted::Instances;
 use crate::os::log_files::LogFiles;
 use crate::os::notify::Notify;
+use crate::os::pending::Pending;
 use crate::os::probes::{Probes, Verdict};
 use crate::os::pulls::Pulls;
 use crate::os::reap::Role;
@@ -29,6 +30,7 @@ use crate::os::reload::Reload;
 use crate::os::signals::Signals;
 use crate::os::token::Source;
 use crate::sandbox::probe;
+use crate::shares::Shares;
 use mio::event::Event;
 use mio::{Events, Poll};
 use std::io;
@@ -44,9 +46,12 @@ pub struct Reactor {
     /// A listener whose accept failed for want of descriptors is tried again after this time.
     accept_again_ms: Option<u64>,
     clients: Clients,
+    /// Who has how much of what clients and servers can make this process hold.
+    shares: Shares,
     instances: Instances,
     pulls: Pulls,
     database: Database,
+    pending: Pending,
     logs: LogFiles,
     notify: Notify,
     reload: Reload,
@@ -77,9 +82,11 @@ impl Reactor {
             listeners: boot.listeners,
             accept_again_ms: None,
             clients: boot.clients,
+            shares: boot.shares,
             instances: boot.instances,
             pulls: boot.pulls,
             database: boot.database,
+            pending: boot.pending,
             logs: boot.logs,
             notify: boot.notify,
             reload: boot.reload,
@@ -102,8 +109,8 @@ impl Reactor {
                 return Err(e);
             }
             now = self.clock.now();
-            self.clients.serve_runnable(&mut self.core, now);
-            self.instances.ports.serve_runnable();
+            self.clients.serve_runnable(&mut self.core, &mut self.shares, now);
+            self.instances.ports.serve_runnable(&self.core, (self.poll.registry(), &mut self.shares, now));
             // The dead first: everything they ever said is read then, and that their pipes are closed is no more news.
             let of_signals = |event: &&Event| Source::of(event.token()) == Source::Signals;
             for event in events.iter().filter(of_signals) {
@@ -114,13 +121,16 @@ impl Reactor {
             }
             self.pass_deadlines(now);
             self.perform(now);
+            // Whatever was done of late, a token may be gone by now.
+            self.instances.ports.pairs.end_revoked(self.core.tokens(), &mut self.shares, now);
             self.instances.give_turns(now);
-            self.clients.flush(&mut self.core, now);
+            self.clients.flush(&mut self.core, &mut self.shares, now);
             self.move_large(now);
             self.announce(now);
             self.follow_exit(now);
         }
         self.database.close();
+        self.pending.close();
         self.logs.close();
         Ok(())
     }
@@ -158,17 +168,15 @@ impl Reactor {
     fn woke(&mut self, event: &Event, now: Now) {
         match Source::of(event.token()) {
             Source::Listener(index) => self.accept(index, now),
-            Source::Client(conn) => {
-                let closed = event.is_read_closed() || event.is_error();
-                let (readable, writable) = (event.is_readable(), event.is_writable());
-                self.clients.woke(conn, readable, writable, closed, &mut self.core, now);
-            }
-            Source::Stdin(instance) => self.instances.stdin_writable(instance),
+            Source::Client(conn) => self.clients.woke(conn, event, &mut self.core, &mut self.shares, now),
+            Source::Stdin(instance) => self.instances.stdin_writable(instance, self.poll.registry()),
             Source::Stdout(instance) => {
-                self.instances.stdout_readable(instance, event.is_read_closed(), &mut self.core, now);
+                let (ended, registry) = (event.is_read_closed(), self.poll.registry());
+                self.instances.stdout_readable(instance, ended, registry, &mut self.core, now);
             }
             Source::Stderr(instance) => {
-                self.instances.stderr_readable(instance, event.is_read_closed(), &mut self.core, now);
+                let (ended, registry) = (event.is_read_closed(), self.poll.registry());
+                self.instances.stderr_readable(instance, ended, registry, &mut self.core, now);
             }
             Source::Pull(pull) => self.pulls.readable(pull, &mut self.core, now),
             Source::Signals => self.signalled(now),
@@ -176,8 +184,10 @@ impl Reactor {
             Source::Alarm => self.alarm.rang(),
             Source::Threads => self.threads_rang(now),
             Source::Port(token) => {
-                self.instances.ports.woke(token, event, self.poll.registry(), &mut self.core, now);
+                let with = (self.poll.registry(), &mut self.shares, now);
+                self.instances.ports.woke(token, event, &mut self.core, with);
             }
+            Source::Pair(number) => self.instances.ports.pairs.woke(number, event, &mut self.shares, now),
         }
     }
 
@@ -185,8 +195,9 @@ impl Reactor {
         // None: it was closed in this very turn, because the daemon is leaving.
         while let Some(listener) = self.listeners.get(index) {
             match listener.accept() {
-                Ok(Some((socket, peer))) => {
-                    if let Err(e) = self.clients.admit(socket, peer, self.poll.registry(), now) {
+                Ok(Some(came)) => {
+                    let registry = self.poll.registry();
+                    if let Err(e) = self.clients.admit(came, registry, &mut self.core, &mut self.shares, now) {
                         log::warn!("a client was dropped: {e}");
                     }
                 }
@@ -203,7 +214,12 @@ impl Reactor {
 
     fn threads_rang(&mut self, now: Now) {
         self.database.heard(&mut self.core, now);
-        self.instances.meter.heard();
+        for (instance, free_bytes) in self.instances.meter.heard() {
+            self.instances.end_greedy(instance, free_bytes);
+        }
+        for (version, outcome) in self.pending.kept() {
+            self.core.handle(Input::DecisionsKept { version, outcome }, now);
+        }
         for (server, entries) in self.logs.restored() {
             self.core.handle(Input::LogRestored { server, entries }, now);
         }
@@ -266,7 +282,7 @@ impl Reactor {
                     self.pulls.child_ended(pull, cause, &mut self.instances.children, registry, &mut self.core, now);
                 }
                 Role::Launcher(_) | Role::Container(_) | Role::Chore(_) | Role::Emptying => {
-                    self.instances.child_ended(role, cause, self.poll.registry(), &mut self.core, now);
+                    self.instances.child_ended(role, cause, &mut self.core, now);
                     // At once, and not when all the others have been looked at too: of fifty that die together each
                     // would wait for the last words of all.
                     self.perform(now);
@@ -289,8 +305,9 @@ impl Reactor {
 
     fn pass_deadlines(&mut self, now: Now) {
         self.core.tick(now);
-        self.instances.ports.tick(self.poll.registry(), now);
-        self.clients.expire(&mut self.core, now);
+        self.instances.ports.tick((self.poll.registry(), &mut self.shares, now));
+        self.instances.release_held(self.poll.registry(), now);
+        self.clients.expire(&mut self.core, &mut self.shares, now);
         self.database.tick(&mut self.instances.children, now);
         self.notify.tick(|| self.core.status_line(), now.mono_ms);
         if self.accept_again_ms.is_some_and(|at| at <= now.mono_ms) {
@@ -305,13 +322,13 @@ impl Reactor {
 
     fn perform(&mut self, now: Now) {
         for handed in self.clients.take_handed() {
-            self.instances.ports.relay(handed, self.poll.registry());
+            self.instances.ports.relay(handed, (self.poll.registry(), &mut self.shares, now));
         }
         while let Some(output) = self.core.poll_output() {
             match output {
                 Output::Answer { conn, answer } => {
                     let answer = self.with_usage(answer);
-                    self.clients.answer(conn, answer, now);
+                    self.clients.answer(conn, answer, &mut self.core, &mut self.shares, now);
                 }
                 Output::Event { conn, event } => self.clients.event(conn, &event),
                 Output::News { conn, news } => self.clients.news(conn, &news),
@@ -330,19 +347,25 @@ impl Reactor {
                 }
                 Output::Knock { instance } => self.instances.ports.knock(instance, now),
                 Output::Write { instance, bytes, call } => {
-                    if !self.instances.write(instance, bytes, now)
+                    if !self.instances.write(instance, bytes, call.is_some(), self.poll.registry(), now)
                         && let Some(call) = call
                     {
                         self.core.handle(Input::Unwritten { call }, now);
                     }
                 }
-                Output::CloseStdin { instance } => self.instances.close_stdin(instance),
+                Output::Reply { instance, bytes } => self.instances.reply(instance, bytes, self.poll.registry()),
+                Output::CloseStdin { instance } => self.instances.close_stdin(instance, self.poll.registry()),
                 Output::Signal { instance, signal } => self.instances.signal(instance, signal),
-                Output::Discard { instance } => self.instances.discard(instance),
+                Output::Discard { instance } => self.instances.discard(instance, &mut self.shares, now),
                 Output::RemoveVolumes { server, name } => self.instances.remove_volumes(server, name),
                 Output::Store { seq, op } => {
                     if let Some(outcome) = self.database.send(seq, op) {
                         self.core.handle(Input::StoreDone { seq, outcome }, now);
+                    }
+                }
+                Output::KeepDecisions { version, decisions } => {
+                    if let Some(outcome) = self.pending.keep(version, decisions) {
+                        self.core.handle(Input::DecisionsKept { version, outcome }, now);
                     }
                 }
                 Output::LogKeep { server, entry } => self.logs.keep(server, entry),
@@ -374,6 +397,7 @@ impl Reactor {
             | Answer::News(_)
             | Answer::Stream { .. }
             | Answer::McpResult { .. }
+            | Answer::McpList { .. }
             | Answer::Message { .. }
             | Answer::Accepted
             | Answer::SessionEnded
@@ -391,9 +415,10 @@ impl Reactor {
         log::info!("summary: {}", self.core.status_line());
         let fds = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
         let (clients, children) = (self.clients.len(), self.instances.children.len());
-        let dropped = self.logs.dropped();
+        let (dropped, held_back) = (self.logs.dropped(), self.instances.held_back());
         log::info!("summary: {clients} clients, {children} children, {fds} descriptors, {dropped} log entries dropped");
-        for line in self.core.summary() {
+        log::info!("summary: {held_back} outputs of servers are held back");
+        for line in self.shares.summary().into_iter().chain(self.core.summary()) {
             log::info!("summary: {line}");
         }
     }
@@ -402,8 +427,8 @@ impl Reactor {
 
     fn move_large(&mut self, now: Now) {
         if let Some(most) = self.instances.pace.portion(now.mono_ms) {
-            self.instances.read_large(most, &mut self.core, now);
-            self.clients.write_large(most, &mut self.core, now);
+            self.instances.read_large(most, self.poll.registry(), &mut self.core, now);
+            self.clients.write_large(most, &mut self.core, &mut self.shares, now);
         }
     }
 

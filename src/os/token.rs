@@ -19,6 +19,8 @@ pub enum Source {
     Pull(PullId),
     /// Anything of `Ports`, by a number of its own.
     Port(u64),
+    /// One side of a pair of `Pairs`, by a number of its own.
+    Pair(u64),
     /// The next deadline.
     Alarm,
 }
@@ -38,6 +40,7 @@ impl Source {
             Source::Pull(pull) => (7, pull.0),
             Source::Port(number) => (8, number),
             Source::Alarm => (9, 0),
+            Source::Pair(number) => (10, number),
         };
         Token((id << KIND_BITS | kind) as usize)
     }
@@ -55,6 +58,7 @@ impl Source {
             7 => Source::Pull(PullId(id)),
             8 => Source::Port(id),
             9 => Source::Alarm,
+            10 => Source::Pair(id),
             other => unreachable!("no source registers kind {other}"),
         }
     }
@@ -76,6 +80,7 @@ mod tests {
             Source::Threads,
             Source::Pull(PullId(10)),
             Source::Port(10),
+            Source::Pair(11),
         ];
         for source in all {
             assert_eq!(Source::of(source.token()), source);

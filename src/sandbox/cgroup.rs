@@ -3,8 +3,10 @@
 //! launcher's here. Never touches a process or directory that does not lie below `/stdiod-<mark>`.
 
 use crate::core::contract::Usage;
+use crate::core::definition::ResourceLimits;
 use crate::limits::CGROUP_FILE_MAX;
 use crate::sandbox::plan::Layout;
+use crate::sandbox::spec::{CPU_PERIOD_US, cpu_quota_us};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;
@@ -118,6 +120,7 @@ impl Hierarchies {
             dirs: self.directories(cgroup),
             memory: self.controller("memory", cgroup),
             cpu: self.controller("cpuacct", cgroup),
+            cpu_quota: self.controller("cpu", cgroup),
             pids: self.controller("pids", cgroup),
         }
     }
@@ -157,7 +160,9 @@ enum Account {
 pub struct CgroupFiles {
     dirs: Vec<PathBuf>,
     memory: Option<Account>,
+    /// What was used, and what may be.
     cpu: Option<Account>,
+    cpu_quota: Option<Account>,
     pids: Option<Account>,
 }
 
@@ -174,6 +179,44 @@ impl CgroupFiles {
             }
         }
         if entered { Ok(()) } else { refused }
+    }
+
+    /// The limits of a process that no runtime sets them for. A controller that is not there cannot be told: as for
+    /// containers, it is the host's operator who turns them on.
+    pub fn limit(&self, limits: &ResourceLimits, counts_swap: bool) -> io::Result<()> {
+        let (memory, pids) = (limits.memory_bytes.to_string(), limits.pids.to_string());
+        let (quota, period) = (cpu_quota_us(limits), CPU_PERIOD_US);
+        let mut files: Vec<(PathBuf, String)> = Vec::new();
+        match &self.memory {
+            Some(Account::V1(dir)) => {
+                files.push((dir.join("memory.limit_in_bytes"), memory.clone()));
+                if counts_swap {
+                    files.push((dir.join("memory.memsw.limit_in_bytes"), memory));
+                }
+            }
+            Some(Account::V2(dir)) => {
+                files.push((dir.join("memory.max"), memory));
+                if counts_swap {
+                    files.push((dir.join("memory.swap.max"), "0".to_owned()));
+                }
+            }
+            None => {}
+        }
+        match &self.cpu_quota {
+            Some(Account::V1(dir)) => {
+                files.push((dir.join("cpu.cfs_period_us"), period.to_string()));
+                files.push((dir.join("cpu.cfs_quota_us"), quota.to_string()));
+            }
+            Some(Account::V2(dir)) => files.push((dir.join("cpu.max"), format!("{quota} {period}"))),
+            None => {}
+        }
+        if let Some(Account::V1(dir) | Account::V2(dir)) = &self.pids {
+            files.push((dir.join("pids.max"), pids));
+        }
+        for (file, value) in files {
+            fs::write(&file, value).map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", file.display())))?;
+        }
+        Ok(())
     }
 
     /// Was the kernel's OOM killer at work here? Ask before the cgroup is removed, and only when `oom_kills_of_host` makes

@@ -1,6 +1,7 @@
 //! CNI as data: what a network's configuration means and what its plugins answered. PURE: calls no plugin, reads no
 //! file. Knows the two networks that need no configuration.
 
+use crate::limits::{CABLE_ADDRESSES_MAX, RESOLVERS_MAX};
 use serde_json::{Value, json};
 use std::net::IpAddr;
 use std::path::Path;
@@ -10,12 +11,16 @@ pub const PRIVATE: &str = "stdiod.private";
 /// The one that is always there: out through this host's address.
 pub const BRIDGE: &str = "bridge";
 
+/// The kernel's bound for the name of an interface, its end included.
+const IFNAME: usize = 16;
+
 /// How a namespace hangs on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cable {
-    pub address: IpAddr,
-    /// The interface at this host's end, if the plugin said.
-    pub host_end: Option<String>,
+    /// At least one; the one that this host uses first.
+    pub addresses: Vec<IpAddr>,
+    /// The interface at this host's end: where a fence can stand.
+    pub host_end: String,
 }
 
 /// A cable for each instance and no switch between them: servers do not see each other, and nothing outlives them.
@@ -66,22 +71,34 @@ pub fn plugins(conf: Value) -> Result<(Vec<Value>, bool), String> {
     if plugins.is_empty() { Err("the configuration has no plugins".to_owned()) } else { Ok((plugins, masquerade)) }
 }
 
-/// What the last plugin's result says of `interface`.
+/// What the last plugin's result says of `interface`. A sandbox that hangs on anything but one cable cannot be fenced.
 pub fn cable(result: &Value, interface: &str) -> Result<Cable, String> {
     let interfaces = result["interfaces"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let outside = |i: &&Value| i["sandbox"].as_str().is_none_or(str::is_empty);
-    let is_cable = |i: &&Value| i["name"].as_str().is_some_and(|name| name.starts_with("veth"));
-    let host_end = interfaces.iter().filter(outside).find(is_cable).and_then(|i| i["name"].as_str());
+    let name = |i: &Value| i["name"].as_str().unwrap_or_default().to_owned();
+    let (inside, outside): (Vec<&Value>, Vec<&Value>) =
+        interfaces.iter().partition(|i| i["sandbox"].as_str().is_some_and(|sandbox| !sandbox.is_empty()));
+    let is_cable = |name: &String| {
+        name.starts_with("veth") && name.len() < IFNAME && name.bytes().all(|b| b.is_ascii_alphanumeric())
+    };
+    let mut cables: Vec<String> = outside.into_iter().map(name).filter(is_cable).collect();
+    let (Some(host_end), true) = (cables.pop(), cables.is_empty()) else {
+        return Err(
+            "its plugins gave no cable, or several, so there is no place for a fence; use `bridge` or `ptp`".into()
+        );
+    };
+    if let Some(other) = inside.into_iter().map(name).find(|name| name != interface && name != "lo") {
+        return Err(format!("its plugins put a second interface, {other}, into the sandbox, which has no fence"));
+    }
     let ips = result["ips"].as_array().map(Vec::as_slice).unwrap_or_default();
     let addresses = ips.iter().filter_map(|ip| {
         let of = ip["interface"].as_u64().and_then(|at| interfaces.get(usize::try_from(at).ok()?));
         let ours = of.is_none_or(|of| of["name"] == interface);
         ip["address"].as_str().filter(|_| ours)?.split('/').next()?.parse::<IpAddr>().ok()
     });
+    let mut addresses: Vec<IpAddr> = addresses.take(CABLE_ADDRESSES_MAX).collect();
     // What is reached from this host is reached by v4 if there is a choice.
-    let address = addresses.min_by_key(|address| !address.is_ipv4()).ok_or("its plugins gave no address")?;
-    let host_end = host_end.filter(|name| name.bytes().all(|b| b.is_ascii_alphanumeric())).map(str::to_owned);
-    Ok(Cable { address, host_end })
+    addresses.sort_by_key(|address| !address.is_ipv4());
+    if addresses.is_empty() { Err("its plugins gave no address".into()) } else { Ok(Cable { addresses, host_end }) }
 }
 
 /// The resolvers that the network itself brings.
@@ -97,6 +114,15 @@ pub fn resolv_conf(result: &Value) -> Option<String> {
         text.push_str(&format!("search {}\n", words("search").join(" ")));
     }
     (!servers.is_empty()).then_some(text)
+}
+
+/// The name servers of a `resolv.conf`. One that is an address of a cable, and means nothing without it, is left out.
+pub fn resolvers(text: &str) -> Vec<IpAddr> {
+    let address = |line: &str| match line.split_whitespace().collect::<Vec<_>>()[..] {
+        ["nameserver", address, ..] => address.parse::<IpAddr>().ok(),
+        _ => None,
+    };
+    text.lines().filter_map(address).filter(|address| !address.is_loopback()).take(RESOLVERS_MAX).collect()
 }
 
 /// A `resolv.conf` without the servers on loopback.
@@ -127,11 +153,27 @@ mod tests {
             ],
         });
         let found = cable(&result, "eth0").unwrap();
-        assert_eq!(found.address, "10.97.0.2".parse::<IpAddr>().unwrap());
-        assert_eq!(found.host_end.as_deref(), Some("veth2aee05ba"));
+        assert_eq!(found.addresses, ["10.97.0.2", "fd00::2"].map(|a| a.parse::<IpAddr>().unwrap()));
+        assert_eq!(found.host_end, "veth2aee05ba");
         for broken in [json!(null), json!({}), json!({"ips": [{"address": 7}]}), json!({"ips": "x"})] {
             assert!(cable(&broken, "eth0").is_err(), "{broken}");
         }
+    }
+
+    #[test]
+    fn a_sandbox_without_exactly_one_cable_is_refused() {
+        let with = |more: Value| {
+            let mut interfaces = vec![json!({"name": "eth0", "sandbox": "/x"})];
+            interfaces.extend(more.as_array().unwrap().clone());
+            cable(&json!({"interfaces": interfaces, "ips": [{"interface": 0, "address": "10.0.0.2/24"}]}), "eth0")
+        };
+        assert!(with(json!([{"name": "veth1"}])).is_ok());
+        assert!(with(json!([{"name": "veth1"}, {"name": "lo", "sandbox": "/x"}])).is_ok());
+        for none in [json!([]), json!([{"name": "br0"}]), json!([{"name": "veth1"}, {"name": "veth2"}])] {
+            assert!(with(none.clone()).unwrap_err().contains("fence"), "{none}");
+        }
+        assert!(with(json!([{"name": "veth\"; x"}])).is_err());
+        assert!(with(json!([{"name": "veth1"}, {"name": "net1", "sandbox": "/x"}])).unwrap_err().contains("net1"));
     }
 
     #[test]
@@ -166,6 +208,10 @@ mod tests {
     fn resolvers_on_loopback_are_no_use_in_a_sandbox() {
         let text = "# stub\nnameserver 127.0.0.53\nnameserver ::1\nnameserver 192.0.2.1\nsearch x.example\njunk\n";
         assert_eq!(reachable_resolvers(text), "nameserver 192.0.2.1\nsearch x.example\n");
+        assert_eq!(
+            resolvers("nameserver 192.0.2.1\nnameserver fe80::1%eth0\nnameserver 127.0.0.1\nsearch 10.0.0.1\n").len(),
+            1
+        );
         assert_eq!(resolv_conf(&json!({"dns": {}})), None);
         let own = json!({"dns": {"nameservers": ["192.0.2.9", "a b"], "search": ["y"]}});
         assert_eq!(resolv_conf(&own).as_deref(), Some("nameserver 192.0.2.9\nsearch y\n"));

@@ -83,7 +83,11 @@ pub fn discard(layout: &Layout, container_id: &str) -> io::Result<()> {
         Some(cgroups) => cgroups.instance(layout, container_id).kill_and_remove(DISCARD_TIMEOUT),
         None => Ok(()),
     };
-    let network = network::take_down(layout, container_id);
+    // What could not be ended stays behind its fence, and keeps its address.
+    let network = match &ended {
+        Ok(()) => network::take_down(layout, container_id),
+        Err(e) => Err(io::Error::new(e.kind(), "its network is still in use")),
+    };
     let records = remove_records(&layout.run_dir(), container_id);
     let bundle = match &network {
         Ok(()) => remove_tree(&layout.bundle(container_id)),

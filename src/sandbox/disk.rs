@@ -4,23 +4,18 @@
 
 use crate::core::contract::{LaunchFault, LaunchFaultKind};
 use crate::core::definition::ResourceLimits;
-use crate::limits::LOOP_ATTEMPTS_MAX;
+use crate::sandbox::loop_device;
 use crate::sandbox::plan::{Layout, fault};
 use crate::sandbox::rootfs::PrivateMounts;
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
-use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 /// In the bundle: the sparse file.
-const IMAGE: &str = "disk.img";
-/// Where loop devices are in the kernel's numbering.
-const LOOP_MAJOR: u64 = 7;
+pub const IMAGE: &str = "disk.img";
 const CHUNK: usize = 64 * 1024;
 
 /// A mounted disk and what is in it. Both directories are empty.
@@ -40,7 +35,7 @@ pub fn make(
 ) -> Result<Disk, LaunchFault> {
     let point = bundle.join("disk");
     make_dir(&point, 0o700)?;
-    match loop_is_possible() {
+    match loop_device::is_possible() {
         true => mount_image(mounts, layout, bundle, &point, limits.disk_bytes)?,
         false => mount_memory(mounts, &point, limits)?,
     }
@@ -50,18 +45,6 @@ pub fn make(
     // Not by mkdir, whose mode is cut by the umask.
     fs::set_permissions(&disk.tmp, fs::Permissions::from_mode(0o1777)).map_err(|e| disk_fault("opening /tmp", e))?;
     Ok(disk)
-}
-
-/// Hosts without loop devices or mkfs.ext4 exist (a container, for one). There the cap is kept in memory instead.
-fn loop_is_possible() -> bool {
-    Path::new("/dev/loop-control").exists() && mkfs().is_some()
-}
-
-fn mkfs() -> Option<PathBuf> {
-    ["/usr/sbin", "/sbin", "/usr/bin", "/usr/local/sbin"]
-        .iter()
-        .map(|dir| Path::new(dir).join("mkfs.ext4"))
-        .find(|program| program.exists())
 }
 
 /// The pages count as the instance's memory: half of that at most, so that a full disk is ENOSPC before it is an OOM.
@@ -74,13 +57,14 @@ fn mount_memory(_: &PrivateMounts, point: &Path, limits: &ResourceLimits) -> Res
 fn mount_image(_: &PrivateMounts, layout: &Layout, bundle: &Path, point: &Path, bytes: u64) -> Result<(), LaunchFault> {
     let image = bundle.join(IMAGE);
     let file = copy_template(layout, bundle, &image, bytes)?;
-    let (device, held) = attach(&file, &image, bundle).map_err(|e| disk_fault("attaching a loop device", e))?;
+    let device = loop_device::attach(&file, &image, bundle).map_err(|e| disk_fault("attaching a loop device", e))?;
     // discard: what is deleted inside is free again outside. noinit_itable: the file is all zeros already.
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOATIME;
-    let mounted = mount(Some(&device), point, Some("ext4"), flags, Some("discard,noinit_itable"));
+    let mounted =
+        mount(Some(&loop_device::path_of(&device)), point, Some("ext4"), flags, Some("discard,noinit_itable"));
     // Only now may the last descriptor go: the mount is the device's user from here on.
-    drop(held);
-    mounted.map_err(|e| disk_fault(&format!("mounting {}", device.display()), e))
+    drop(device);
+    mounted.map_err(|e| disk_fault("mounting the disk image", e))
 }
 
 // --- the file -------------------------------------------------------------------------------------------------------
@@ -102,21 +86,13 @@ fn copy_template(layout: &Layout, bundle: &Path, image: &Path, bytes: u64) -> Re
 
 fn make_template(template: &Path, bundle: &Path, bytes: u64) -> Result<File, LaunchFault> {
     let failed = |e: io::Error| disk_fault("making the disk image", e);
-    let program = mkfs().ok_or_else(|| disk_fault("making the disk image", "mkfs.ext4 is gone"))?;
     // In the bundle until it is whole: whoever is killed here leaves nothing that could be taken for a template.
     let draft = bundle.join("disk.draft");
     let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&draft).map_err(failed)?;
     file.set_len(bytes).map_err(failed)?;
-    let mut command = Command::new(program);
     // No journal and no reserve: after a crash nobody reads it again, and root's share would be nobody's.
-    command.args(["-q", "-F", "-m", "0", "-O", "^has_journal,^resize_inode", "-E", "lazy_itable_init=1,nodiscard"]);
-    command.arg(&draft).env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let made = command.output().map_err(failed)?;
-    if !made.status.success() {
-        let said = String::from_utf8_lossy(&made.stderr);
-        let said = said.lines().last().unwrap_or("no reason");
-        return Err(disk_fault("mkfs.ext4", format!("{said} ({})", made.status)));
-    }
+    let options = ["-m", "0", "-O", "^has_journal,^resize_inode", "-E", "lazy_itable_init=1,nodiscard"];
+    loop_device::make_file_system(&draft, &options).map_err(failed)?;
     let dir = template.parent().unwrap_or(Path::new("/"));
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
     // Two launchers may do this at once; the results are equal, and the last one stays.
@@ -154,85 +130,6 @@ fn next_data(file: &File, at: u64, end: u64) -> io::Result<Option<u64>> {
         Err(Errno::EINVAL | Errno::EOPNOTSUPP) => Ok(Some(at)),
         Err(e) => Err(e.into()),
     }
-}
-
-// --- the device -----------------------------------------------------------------------------------------------------
-
-// From linux/loop.h; libc has none of it.
-const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4C82;
-const LOOP_CONFIGURE: libc::Ioctl = 0x4C0A;
-const LO_FLAGS_AUTOCLEAR: u32 = 4;
-
-#[repr(C)]
-struct LoopInfo64 {
-    device: u64,
-    inode: u64,
-    rdevice: u64,
-    offset: u64,
-    size_limit: u64,
-    number: u32,
-    encrypt_type: u32,
-    encrypt_key_size: u32,
-    flags: u32,
-    file_name: [u8; 64],
-    crypt_name: [u8; 64],
-    encrypt_key: [u8; 32],
-    init: [u64; 2],
-}
-
-#[repr(C)]
-struct LoopConfig {
-    fd: u32,
-    block_size: u32,
-    info: LoopInfo64,
-    reserved: [u64; 8],
-}
-
-const _: () = assert!(size_of::<LoopInfo64>() == 232 && size_of::<LoopConfig>() == 304, "as the kernel has them");
-
-/// A loop device over `file`, and the descriptor that keeps it until it is mounted.
-fn attach(file: &File, image: &Path, bundle: &Path) -> io::Result<(PathBuf, File)> {
-    let control = File::options().read(true).write(true).open("/dev/loop-control")?;
-    let mut busy = io::Error::from(Errno::EBUSY);
-    for _ in 0..LOOP_ATTEMPTS_MAX {
-        // SAFETY: takes no argument.
-        let number = Errno::result(unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) })?;
-        let device = node(number, bundle)?;
-        let held = File::options().read(true).write(true).custom_flags(libc::O_CLOEXEC).open(&device)?;
-        match configure(&held, file.as_raw_fd(), image) {
-            Ok(()) => return Ok((device, held)),
-            // Another launcher was quicker; there is a next one.
-            Err(e @ Errno::EBUSY) => busy = e.into(),
-            Err(e) => return Err(e.into()),
-        }
-    }
-    Err(busy)
-}
-
-/// The device's file. Where nobody makes them in `/dev`, one of our own does as well.
-fn node(number: i32, bundle: &Path) -> io::Result<PathBuf> {
-    let usual = PathBuf::from(format!("/dev/loop{number}"));
-    if usual.exists() {
-        return Ok(usual);
-    }
-    let own = bundle.join(format!("loop{number}"));
-    let device = makedev(LOOP_MAJOR, u64::from(number.cast_unsigned()));
-    match mknod(&own, SFlag::S_IFBLK, Mode::from_bits_truncate(0o600), device) {
-        Ok(()) | Err(Errno::EEXIST) => Ok(own),
-        Err(e) => Err(e.into()),
-    }
-}
-
-fn configure(device: &File, backing: RawFd, image: &Path) -> nix::Result<()> {
-    // SAFETY: plain numbers and bytes, for which zero is a value.
-    let mut config: LoopConfig = unsafe { std::mem::zeroed() };
-    config.fd = backing.cast_unsigned();
-    config.info.flags = LO_FLAGS_AUTOCLEAR;
-    let name = image.as_os_str().as_encoded_bytes();
-    let shown = name.len().min(config.info.file_name.len() - 1);
-    config.info.file_name[..shown].copy_from_slice(&name[..shown]);
-    // SAFETY: the argument is a live loop_config of the size the kernel has.
-    Errno::result(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &raw const config) }).map(drop)
 }
 
 fn make_dir(dir: &Path, mode: u32) -> Result<(), LaunchFault> {

@@ -11,11 +11,11 @@ use crate::sandbox::disk::{self, Disk};
 use crate::sandbox::image::{Images, StoredImage};
 use crate::sandbox::network::{self, Wanted};
 use crate::sandbox::plain;
-use crate::sandbox::plan::{LaunchPlan, Report, RuntimeKind, Users, fault, is_container_id};
+use crate::sandbox::plan::{LaunchPlan, Report, RuntimeKind, Users, fault, free_bytes};
 use crate::sandbox::rootfs::{self, PrivateMounts};
 use crate::sandbox::runtime;
 use crate::sandbox::spec::{self, Setting};
-use crate::sandbox::users::{self, Shift};
+use crate::sandbox::users::Shift;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::getppid;
@@ -94,19 +94,18 @@ fn read_plan(mut file: File) -> Result<LaunchPlan, LaunchFault> {
     let mut text = Vec::new();
     file.rewind().and_then(|()| file.read_to_end(&mut text)).map_err(|e| internal(&e))?;
     let plan: LaunchPlan = serde_json::from_slice(&text).map_err(|e| internal(&e))?;
-    if !is_container_id(&plan.container_id) {
-        return Err(internal(&format!("{:?} is no container id", plan.container_id)));
-    }
+    plan.check()?;
     Ok(plan)
 }
 
 fn launch(plan: &LaunchPlan, daemon: &File) -> Result<(i32, Option<IpAddr>), LaunchFault> {
-    let LaunchPlan { container_id, definition: def, runtime, layout, networking, daemon_pid, waits } = plan;
+    let LaunchPlan { container_id, definition: def, runtime, layout, networking, daemon_pid, waits, .. } = plan;
     die_with_parent(*daemon_pid)
         .map_err(|e| fault(LaunchFaultKind::Internal, "tying the launcher to the daemon", e))?;
     if *waits {
         wait_for_the_word(daemon);
     }
+    leave_the_reserve(plan)?;
     let unusable = |doing: &str, e: io::Error| fault(LaunchFaultKind::ProviderUnusable, doing, e);
     let cgroups = Hierarchies::of_this_host()
         .ok_or_else(|| unusable("limits", io::Error::other("no cgroup hierarchy is mounted")))?;
@@ -121,7 +120,7 @@ fn launch(plan: &LaunchPlan, daemon: &File) -> Result<(i32, Option<IpAddr>), Lau
     make_private_dir(&bundle, Existing::Refused)?;
     let mounts = PrivateMounts::enter().map_err(|e| rootfs_fault("entering a private mount namespace", e))?;
     if runtime.kind == RuntimeKind::Plain {
-        let pid = plain::start(def, &cgroups.instance(layout, container_id))?;
+        let pid = plain::start(plan, &cgroups, prepared.counts_swap)?;
         return Ok((pid, None));
     }
     cover_unified(&mounts, &cgroups, runtime.kind)?;
@@ -150,7 +149,7 @@ fn launch(plan: &LaunchPlan, daemon: &File) -> Result<(i32, Option<IpAddr>), Lau
         (None, Wanted::None | Wanted::Private | Wanted::Named(_)) => ("", ""),
     };
     let account = rootfs::furnish(&root, def, image.as_ref(), names, shift.as_ref())?;
-    let mut volumes = rootfs::volumes(layout, def, &account)?;
+    let mut volumes = rootfs::volumes(&mounts, plan, &bundle, &account)?;
     let mut tmp = disk.tmp.clone();
     if let Some(shift) = &shift {
         (volumes, tmp) = shifted(&mounts, shift, volumes, &disk)?;
@@ -186,6 +185,19 @@ fn launch(plan: &LaunchPlan, daemon: &File) -> Result<(i32, Option<IpAddr>), Lau
     Ok((pid, address))
 }
 
+/// What servers write is on the same disk as what the daemon must be able to write.
+fn leave_the_reserve(plan: &LaunchPlan) -> Result<(), LaunchFault> {
+    let (dir, reserve) = (&plan.layout.data_dir, plan.disk_reserve_bytes);
+    // A disk that cannot be asked has other ways to fail.
+    match free_bytes(dir) {
+        Ok(free) if free < reserve => {
+            let why = format!("{free} bytes are free, and {reserve} are kept back (`disk_reserve`); make room");
+            Err(fault(LaunchFaultKind::Rootfs, &format!("the disk of {}", dir.display()), why))
+        }
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
 /// The daemon says when it is our turn; if it does not, we go on all the same.
 fn wait_for_the_word(daemon: &File) {
     if let Ok(again) = daemon.try_clone() {
@@ -210,10 +222,9 @@ fn claim_image(plan: &LaunchPlan, bundle: &Path) -> Result<Option<StoredImage>, 
     }
 }
 
-/// A user namespace, if the runtime was found to work in one and the definition asks for no user beyond it.
+/// A user namespace, if the runtime was found to work in one.
 fn shift(mounts: &PrivateMounts, plan: &LaunchPlan) -> Result<Option<Shift>, LaunchFault> {
     match plan.runtime.users {
-        Users::Shifted if users::is_beyond(plan.definition.user.as_deref()) => Ok(None),
         Users::Shifted => Shift::prepare(mounts, plan).map(Some),
         Users::Same => Ok(None),
     }
@@ -227,7 +238,7 @@ fn mount_root(
     disk: &Disk,
     root: &Path,
 ) -> Result<(), LaunchFault> {
-    let Some(image) = image else { return mounts.host(root) };
+    let Some(image) = image else { return mounts.host(root, &plan.host_paths) };
     let mut layers = Images::of(&plan.layout).layer_dirs(image);
     if let Some(shift) = shift {
         for (number, layer) in layers.iter_mut().enumerate() {

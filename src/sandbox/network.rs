@@ -1,16 +1,18 @@
-//! The network of one instance: a namespace of its own, connected by CNI plugins, fenced by nftables on the host's side
-//! of the cable. Before anything is made, a record of it is written into the bundle; `take_down` goes by that record
-//! alone, so it works for a launch that was killed half-way. Names, leases and tables all carry the container's id.
-//!
-//! The fence is on the host's side because gVisor writes its packets past the namespace's own netfilter.
+//! The network of one instance: a namespace of its own, connected by CNI plugins, inside a `fence`. Says what goes
+//! through the fence: what the definition and the operator ask for, with every name resolved and judged. Before anything
+//! is made, a record of it is written into the bundle; `take_down` goes by that record alone, so it works for a launch
+//! that was killed half-way. Leases and chains all carry the container's id.
 
 use crate::core::contract::{LaunchFault, LaunchFaultKind};
 use crate::core::definition::{Definition, Egress, EgressTarget};
+use crate::core::ranges::{self, Kind, Net};
 use crate::limits::{CNI_ANSWER_MAX, CNI_CONF_MAX, EGRESS_ADDRESSES_MAX};
-use crate::sandbox::cni::{self, Cable};
-use crate::sandbox::plan::{LaunchPlan, Layout, Networking, RuntimeKind, fault};
+use crate::sandbox::cni;
+use crate::sandbox::fence::{self, Fence, Opening, Reach, feed};
+use crate::sandbox::plan::{LaunchPlan, Layout, Networking, RuntimeKind, fault, is_container_id};
 use crate::sandbox::rootfs::PrivateMounts;
 use crate::sandbox::within::remove_tree;
+use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use serde::{Deserialize, Serialize};
@@ -19,7 +21,6 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -70,35 +71,64 @@ struct Record {
     plugin_dir: PathBuf,
     /// The last result, once there is one.
     result: Option<Value>,
+    /// What was put around it, once that is known.
+    #[serde(default)]
+    fence: Option<Fence>,
 }
 
 // --- up -------------------------------------------------------------------------------------------------------------
 
 pub fn join(mounts: &PrivateMounts, plan: &LaunchPlan, bundle: &Path, name: &str) -> Result<Joined, LaunchFault> {
     let plugin_dir = plugin_dir()?;
-    let (plugins, masquerade) = configuration(plan, name)?;
+    let Configured { plugins, masquerade, built_in } = configuration(plan, name)?;
     let namespace = make_namespace(mounts, bundle, plan.runtime.kind)?;
-    let mut record = Record { plugins, plugin_dir, result: None };
+    let mut record = Record { plugins, plugin_dir, result: None, fence: None };
     save(bundle, &record)?;
     let call = Call { id: &plan.container_id, namespace: &namespace, plugin_dir: &record.plugin_dir };
     for plugin in &record.plugins {
         record.result = Some(call.run("ADD", plugin, record.result.as_ref())?.unwrap_or(Value::Null));
     }
     save(bundle, &record)?;
-    let result = record.result.unwrap_or(Value::Null);
-    let cable = cni::cable(&result, INTERFACE).map_err(|why| net_fault(&format!("network {name}"), why))?;
+    let result = record.result.clone().unwrap_or(Value::Null);
+    let at = format!("network {name}");
+    let cable = cni::cable(&result, INTERFACE).map_err(|why| net_fault(&at, why))?;
     let def = &plan.definition;
-    let rules = resolve(def.egress.as_deref())?;
-    fence(&plan.layout, &plan.container_id, def, name, &cable, rules.as_deref(), masquerade)?;
-    let mut hosts = format!("{}\t{}\n", cable.address, def.name);
-    for (host, addresses) in rules.iter().flatten().filter_map(|rule| Some((rule.host.as_ref()?, &rule.addresses))) {
-        addresses.iter().for_each(|(address, _)| hosts.push_str(&format!("{address}\t{host}\n")));
-    }
+    let allowed = plan.networking.allowed(name);
+    let rules = match (def.egress.as_deref(), name) {
+        (Some(egress), _) => Some(resolve(egress, allowed)?),
+        (None, cni::PRIVATE) => Some(Vec::new()),
+        (None, _) => None,
+    };
     let resolv_conf = match name {
         cni::PRIVATE => String::new(),
         _ => cni::resolv_conf(&result).unwrap_or_else(hosts_own_resolvers),
     };
-    Ok(Joined { namespace, address: cable.address, resolv_conf, hosts })
+    let mut resolvers = cni::resolvers(&resolv_conf);
+    if let Some(egress) = &def.egress {
+        let listed = |resolver: &IpAddr| {
+            let Net { address, prefix } = Net::of(*resolver);
+            egress.contains(&Egress { target: EgressTarget::Net { address, prefix }, port: Some(53) })
+        };
+        resolvers.retain(listed);
+    }
+    let mut hosts = format!("{}\t{}\n", cable.addresses[0], def.name);
+    for (host, openings) in rules.iter().flatten().filter_map(|rule| Some((rule.host.as_ref()?, &rule.openings))) {
+        openings.iter().for_each(|opening| hosts.push_str(&format!("{}\t{host}\n", opening.net.address)));
+    }
+    let openings = rules.map(|rules| rules.into_iter().flat_map(|rule| rule.openings).collect::<Vec<_>>());
+    // Whoever may leave by a list needs a way back, also from the network that has none.
+    let masquerade = masquerade || name == cni::PRIVATE && openings.as_ref().is_some_and(|list| !list.is_empty());
+    let reach = match openings {
+        Some(openings) => Reach::Listed(openings),
+        None => Reach::Public { allowed: allowed.to_vec() },
+    };
+    let address = cable.addresses[0];
+    let fence = Fence { cable: cable.host_end, bridged: !built_in, addresses: cable.addresses, resolvers };
+    record.fence = Some(fence.clone());
+    save(bundle, &record)?;
+    fence::put_up(&plan.layout, &plan.container_id, &fence, &reach, masquerade)
+        .map_err(|e| net_fault("nftables", e))?;
+    Ok(Joined { namespace, address, resolv_conf, hosts })
 }
 
 fn plugin_dir() -> Result<PathBuf, LaunchFault> {
@@ -106,11 +136,20 @@ fn plugin_dir() -> Result<PathBuf, LaunchFault> {
     found.ok_or_else(|| net_fault("network", "no CNI plugins are installed (containernetworking-plugins)"))
 }
 
-/// The plugins of a network, ready to be called, and whether its packets leave under this host's address. That is done
-/// by a rule of our own: a plugin's would stay behind when the namespace is gone before it.
-fn configuration(plan: &LaunchPlan, name: &str) -> Result<(Vec<Value>, bool), LaunchFault> {
+struct Configured {
+    /// Ready to be called.
+    plugins: Vec<Value>,
+    /// Do its packets leave under this host's address? That is done by a rule of our own: a plugin's would stay behind
+    /// when the namespace is gone before it.
+    masquerade: bool,
+    /// Then it is a cable to this host, and no port of a bridge.
+    built_in: bool,
+}
+
+fn configuration(plan: &LaunchPlan, name: &str) -> Result<Configured, LaunchFault> {
     let found = find_configuration(&plan.networking, name).map_err(|e| net_fault(&format!("network {name}"), e))?;
     let leases = plan.layout.run_dir().join("leases");
+    let built_in = found.is_none();
     let conf = match (found, name) {
         (Some(conf), _) => conf,
         (None, cni::PRIVATE | cni::BRIDGE) => cni::built_in(name, &plan.layout.mark, &leases),
@@ -120,7 +159,8 @@ fn configuration(plan: &LaunchPlan, name: &str) -> Result<(Vec<Value>, bool), La
             return Err(net_fault(&format!("network {name}"), why));
         }
     };
-    cni::plugins(conf).map_err(|why| net_fault(&format!("network {name}"), why))
+    let (plugins, masquerade) = cni::plugins(conf).map_err(|why| net_fault(&format!("network {name}"), why))?;
+    Ok(Configured { plugins, masquerade, built_in })
 }
 
 /// Is there such a network? For the registration: a look at a few small files.
@@ -227,7 +267,7 @@ impl Call<'_> {
         program.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("CNI_COMMAND", command);
         program.env("CNI_CONTAINERID", self.id).env("CNI_NETNS", self.namespace).env("CNI_IFNAME", INTERFACE);
         program.env("CNI_PATH", self.plugin_dir).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let output = feed(program, conf.to_string().as_bytes()).map_err(|e| net_fault(&doing, e))?;
+        let output = feed(program, conf.to_string().as_bytes(), CNI_ANSWER_MAX).map_err(|e| net_fault(&doing, e))?;
         let said: Option<Value> = serde_json::from_slice(&output.said).ok();
         if output.success {
             return Ok(said);
@@ -237,137 +277,107 @@ impl Call<'_> {
     }
 }
 
-struct Fed {
-    success: bool,
-    said: Vec<u8>,
-}
+// --- what it may reach ----------------------------------------------------------------------------------------------
 
-/// Runs a program that reads `input` to its end. It dies with us.
-fn feed(mut program: Command, input: &[u8]) -> io::Result<Fed> {
-    let parent = std::process::id().cast_signed();
-    // SAFETY: prctl and getppid are async-signal-safe, and nothing is allocated.
-    unsafe { program.pre_exec(move || crate::sandbox::launch::die_with_parent(parent)) };
-    let mut child = program.spawn()?;
-    let written = child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(input));
-    let mut said = Vec::new();
-    if let Some(stdout) = child.stdout.take() {
-        stdout.take(CNI_ANSWER_MAX).read_to_end(&mut said)?;
-    }
-    let success = child.wait()?.success();
-    // A program that ends early has a reason of its own, which is worth more than our EPIPE.
-    if success {
-        written?;
-    }
-    Ok(Fed { success, said })
-}
-
-// --- the fence ------------------------------------------------------------------------------------------------------
-
-/// An entry of `egress` with its name resolved.
+/// One entry of an egress list, with its name resolved.
 struct Rule {
     host: Option<String>,
-    addresses: Vec<(IpAddr, u8)>,
-    port: Option<u16>,
+    openings: Vec<Opening>,
 }
 
 /// Names become addresses here, once per start, and go into `/etc/hosts`: the sandbox needs no DNS, and nobody's DNS
-/// decides later what it may reach.
-fn resolve(egress: Option<&[Egress]>) -> Result<Option<Vec<Rule>>, LaunchFault> {
-    let Some(egress) = egress else { return Ok(None) };
+/// decides later what it may reach. Nor now: an answer that leads into this host, or where nobody has allowed it to
+/// lead, is refused. An address that the list itself gives is its author's own wish.
+fn resolve(egress: &[Egress], allowed: &[Net]) -> Result<Vec<Rule>, LaunchFault> {
+    let own = own_addresses().map_err(|e| net_fault("egress", e))?;
     let mut rules = Vec::new();
     for Egress { target, port } in egress {
         let rule = match target {
             EgressTarget::Net { address, prefix } => {
-                Rule { host: None, addresses: vec![(*address, *prefix)], port: *port }
+                let net = Net { address: *address, prefix: *prefix };
+                if net == Net::of(*address) && own.contains(address) {
+                    return Err(net_fault(&format!("egress: {address}"), "is this host, which no list opens"));
+                }
+                Rule { host: None, openings: vec![Opening { net, port: *port, private: net.kind() == Kind::Private }] }
             }
             EgressTarget::Host(host) => {
                 let found = (host.as_str(), port.unwrap_or(0)).to_socket_addrs();
                 let found = found.map_err(|e| net_fault(&format!("egress: {host}"), e))?;
-                let mut addresses: Vec<IpAddr> = found.map(|at: SocketAddr| at.ip()).collect();
+                // A v4 address that is dressed as v6 is judged, and opened, as what it is.
+                let mut addresses: Vec<IpAddr> = found.map(|at: SocketAddr| at.ip().to_canonical()).collect();
                 addresses.sort();
                 addresses.dedup();
                 addresses.truncate(EGRESS_ADDRESSES_MAX);
-                let whole = |address: IpAddr| (address, if address.is_ipv4() { 32 } else { 128 });
-                Rule { host: Some(host.clone()), addresses: addresses.into_iter().map(whole).collect(), port: *port }
+                let opening = |address: IpAddr| -> Result<Opening, LaunchFault> {
+                    let private = judge(address, &own, allowed).map_err(|why| {
+                        net_fault(&format!("egress: {host}"), format!("its name server says {address}, which {why}"))
+                    })?;
+                    Ok(Opening { net: Net::of(address), port: *port, private })
+                };
+                let openings = addresses.into_iter().map(opening).collect::<Result<_, _>>()?;
+                Rule { host: Some(host.clone()), openings }
             }
         };
         rules.push(rule);
     }
-    Ok(Some(rules))
+    Ok(rules)
 }
 
-fn table(layout: &Layout, container_id: &str) -> String {
-    format!("stdiod_{}_{}", layout.mark, container_id.replace('-', "_"))
+/// May a name lead here, and is it a private network? Or why not.
+fn judge(address: IpAddr, own: &[IpAddr], allowed: &[Net]) -> Result<bool, &'static str> {
+    match ranges::kind_of(address) {
+        Kind::Never => Err("is loopback, link-local, metadata or multicast, and never opened"),
+        Kind::Public | Kind::Private if own.contains(&address) => Err("is this host, which no list opens"),
+        Kind::Public => Ok(false),
+        Kind::Private if allowed.iter().any(|net| net.contains(address)) => Ok(true),
+        Kind::Private => Err("is private: list the address itself, or have it in the network's `allow_private`"),
+    }
 }
 
-fn fence(
-    layout: &Layout,
-    container_id: &str,
-    def: &Definition,
-    network: &str,
-    cable: &Cable,
-    egress: Option<&[Rule]>,
-    masquerade: bool,
-) -> Result<(), LaunchFault> {
-    let table = table(layout, container_id);
-    let mut script = String::new();
-    let nothing: &[Rule] = &[];
-    let egress = if network == cni::PRIVATE { egress.or(Some(nothing)) } else { egress };
-    if let Some(rules) = egress {
-        let Some(host_end) = &cable.host_end else {
-            return Err(net_fault("egress", format!("network {network} has no cable on this host to put a fence on")));
-        };
-        let address = cable.address;
-        let family = if address.is_ipv4() { "ip" } else { "ip6" };
-        script.push_str(&format!("table netdev {table} {{\n chain out {{\n"));
-        script.push_str(&format!("  type filter hook ingress device \"{host_end}\" priority 0; policy drop;\n"));
-        script.push_str("  ether type arp accept\n  icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept\n");
-        script.push_str(&format!("  {family} saddr != {address} drop\n"));
-        // Answers on a published port, and only answers: never the first packet of a connection.
-        for port in def.ports.iter().map(|port| port.container) {
-            script.push_str(&format!("  tcp sport {port} tcp flags & (syn | ack) != syn accept\n"));
-        }
-        for rule in rules {
-            for (to, prefix) in &rule.addresses {
-                let family = if to.is_ipv4() { "ip" } else { "ip6" };
-                let port = rule.port.map(|port| format!("meta l4proto {{ tcp, udp }} th dport {port} "));
-                script.push_str(&format!("  {family} daddr {to}/{prefix} {}accept\n", port.unwrap_or_default()));
-            }
-        }
-        script.push_str(" }\n}\n");
-    }
-    if let (true, IpAddr::V4(address)) = (masquerade, cable.address) {
-        script.push_str(&format!("table ip {table} {{\n chain out {{\n  type nat hook postrouting priority 100;\n"));
-        script.push_str(&format!("  ip saddr {address} masquerade\n }}\n}}\n"));
-    }
-    if script.is_empty() { Ok(()) } else { nft(&script).map_err(|e| net_fault("nftables", e)) }
-}
-
-fn nft(script: &str) -> io::Result<()> {
-    let mut program = Command::new("nft");
-    program.args(["-f", "-"]).env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
-    program.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-    match feed(program, script.as_bytes()) {
-        Ok(Fed { success: true, .. }) => Ok(()),
-        Ok(Fed { success: false, .. }) => Err(io::Error::other("nft refused the rules")),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            Err(io::Error::other("nft is not installed (package nftables), so nothing can be fenced"))
-        }
-        Err(e) => Err(e),
-    }
+fn own_addresses() -> io::Result<Vec<IpAddr>> {
+    let address = |interface: InterfaceAddress| {
+        let storage = interface.address?;
+        let v4 = storage.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
+        v4.or_else(|| storage.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
+    };
+    Ok(getifaddrs()?.filter_map(address).collect())
 }
 
 // --- down -----------------------------------------------------------------------------------------------------------
 
 /// Undoes what the record in the bundle says. Without one there is nothing to undo. The cable itself goes with the
-/// namespace; leases and rules do not.
+/// namespace; leases and rules do not. Only when nothing runs in it any more: it is open from here on.
 pub fn take_down(layout: &Layout, container_id: &str) -> io::Result<()> {
-    let text = match fs::read(layout.bundle(container_id).join(RECORD)) {
-        Ok(text) => text,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(e) => return Err(e),
-    };
-    let record: Record = serde_json::from_slice(&text)?;
+    let Some(record) = load(layout, container_id)? else { return Ok(()) };
+    // Before its address is free: the next one to get it has a fence of its own in the same place.
+    if let Some(fence) = &record.fence {
+        fence::take_down(layout, container_id, fence)?;
+    }
+    give_back(container_id, &record)
+}
+
+/// All of an earlier daemon at once: every fence, then what each record says.
+pub fn sweep(layout: &Layout) -> io::Result<()> {
+    let mut done = fence::sweep(layout);
+    for bundle in fs::read_dir(layout.bundles_dir()).into_iter().flatten().flatten() {
+        if let Some(id) = bundle.file_name().to_str().filter(|id| is_container_id(id)) {
+            let given = load(layout, id).and_then(|record| record.map_or(Ok(()), |record| give_back(id, &record)));
+            done = given.and(done);
+        }
+    }
+    done
+}
+
+fn load(layout: &Layout, container_id: &str) -> io::Result<Option<Record>> {
+    match fs::read(layout.bundle(container_id).join(RECORD)) {
+        Ok(text) => Ok(Some(serde_json::from_slice(&text)?)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// What the plugins hold for it.
+fn give_back(container_id: &str, record: &Record) -> io::Result<()> {
     let call = Call { id: container_id, namespace: Path::new(""), plugin_dir: &record.plugin_dir };
     let mut done = Ok(());
     for plugin in record.plugins.iter().rev() {
@@ -375,14 +385,7 @@ pub fn take_down(layout: &Layout, container_id: &str) -> io::Result<()> {
             done = Err(io::Error::other(why.message));
         }
     }
-    let table = table(layout, container_id);
-    // To add it first makes the removal one that cannot fail for want of it.
-    let families =
-        ["netdev", "ip"].map(|family| format!("add table {family} {table}\ndelete table {family} {table}\n"));
-    match nft(&families.concat()) {
-        Err(e) if Path::new("/usr/sbin/nft").exists() => done.and(Err(e)),
-        Ok(()) | Err(_) => done,
-    }
+    done
 }
 
 /// Of a bundle only what `take_down` needs, so that the sweep of the next boot can try it again.

@@ -1,19 +1,24 @@
 //! The provider `none`: a plain child with no sandbox around it, where the operator's configuration allows that
-//! (`allow_isolation_none`). It has its own user, session, environment and cgroup, so that it can be counted and swept
-//! like any other, and nothing else: it sees the whole host. For benchmarks of the bridge, and for servers one trusts.
+//! (`allow_isolation_none`). It has its own user (never root), session, environment and a cgroup with the limits of its
+//! definition, and cannot gain privileges; but it sees the whole host. For benchmarks, and for servers one trusts.
 
 use crate::core::contract::{LaunchFault, LaunchFaultKind};
 use crate::core::definition::{Definition, Source};
-use crate::sandbox::cgroup::CgroupFiles;
-use crate::sandbox::plan::fault;
+use crate::sandbox::account::{self, Account, Unlisted};
+use crate::sandbox::cgroup::Hierarchies;
+use crate::sandbox::plan::{LaunchPlan, fault};
+use nix::sys::resource::{Resource, setrlimit};
+use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// `nobody`, as in a sandbox.
-const NOBODY: (u32, u32) = (65534, 65534);
+/// As `bundles/base.json` has them for containers.
+const RLIMITS: [(Resource, u64, u64); 3] =
+    [(Resource::RLIMIT_NOFILE, 1024, 4096), (Resource::RLIMIT_CORE, 0, 0), (Resource::RLIMIT_MEMLOCK, 65536, 65536)];
 
 /// Starts it as a child of the launcher, which then exits: the process goes to the daemon like any container's.
-pub fn start(def: &Definition, cgroup: &CgroupFiles) -> Result<i32, LaunchFault> {
+pub fn start(plan: &LaunchPlan, cgroups: &Hierarchies, counts_swap: bool) -> Result<i32, LaunchFault> {
+    let LaunchPlan { container_id, definition: def, layout, .. } = plan;
     let refused = |what: &str| fault(LaunchFaultKind::ProviderUnusable, "provider none", format!("it has no {what}"));
     match &def.source {
         Source::Image(_) => return Err(refused("images, only rootfs \"host\"")),
@@ -24,8 +29,12 @@ pub fn start(def: &Definition, cgroup: &CgroupFiles) -> Result<i32, LaunchFault>
         }
         Source::HostRootfs => {}
     }
-    let (uid, gid) = account(def)?;
-    cgroup.enter().map_err(|e| fault(LaunchFaultKind::Runtime, "entering the cgroup", e))?;
+    let Account { uid, gid, .. } = account(def)?;
+    let failed = |doing: &str, e: io::Error| fault(LaunchFaultKind::Runtime, doing, e);
+    let cgroup = cgroups.instance(layout, container_id);
+    cgroup.enter().map_err(|e| failed("entering the cgroup", e))?;
+    // This process is in it and small; what it starts is bound from the first moment on.
+    cgroup.limit(&def.resource_limits, counts_swap).map_err(|e| failed("setting the cgroup's limits", e))?;
     let mut command = Command::new(&def.cmd[0]);
     command
         .args(&def.cmd[1..])
@@ -35,19 +44,24 @@ pub fn start(def: &Definition, cgroup: &CgroupFiles) -> Result<i32, LaunchFault>
         .current_dir(def.workdir.as_deref().unwrap_or("/"))
         .gid(gid)
         .uid(uid);
-    // SAFETY: one system call, async-signal-safe.
-    unsafe { command.pre_exec(|| nix::unistd::setsid().map(|_| ()).map_err(Into::into)) };
-    let child = command.spawn().map_err(|e| fault(LaunchFaultKind::Runtime, &format!("starting {}", def.cmd[0]), e))?;
+    // SAFETY: system calls only, async-signal-safe.
+    unsafe { command.pre_exec(confine) };
+    let child = command.spawn().map_err(|e| failed(&format!("starting {}", def.cmd[0]), e))?;
     Ok(child.id() as i32)
 }
 
-fn account(def: &Definition) -> Result<(u32, u32), LaunchFault> {
-    let Some(user) = &def.user else { return Ok(NOBODY) };
-    let (uid, gid) = user.split_once(':').unwrap_or((user, user));
-    match (uid.parse(), gid.parse()) {
-        (Ok(uid), Ok(gid)) => Ok((uid, gid)),
-        (_, _) => {
-            Err(fault(LaunchFaultKind::ProviderUnusable, "user", "provider none takes numbers only: uid or uid:gid"))
-        }
+/// Between fork and exec, already as its user.
+fn confine() -> io::Result<()> {
+    nix::unistd::setsid()?;
+    for (resource, soft, hard) in RLIMITS {
+        setrlimit(resource, soft, hard)?;
     }
+    Ok(nix::sys::prctl::set_no_new_privs()?)
+}
+
+/// Numbers only: the names of a host's users are not looked up for it.
+fn account(def: &Definition) -> Result<Account, LaunchFault> {
+    let account = account::resolve(def.user.as_deref(), "", "", Unlisted::Own)?;
+    account.check(&def.source)?;
+    Ok(account)
 }

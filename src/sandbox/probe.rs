@@ -169,6 +169,8 @@ pub fn try_run(runtime: &Runtime, layout: &Layout) -> Result<(), String> {
         runtime: runtime.clone(),
         layout: layout.clone(),
         networking: Networking::default(),
+        host_paths: Vec::new(),
+        disk_reserve_bytes: 0,
         daemon_pid: std::process::id() as i32,
         waits: false,
     };

@@ -4,12 +4,13 @@
 
 use crate::core::contract::{LaunchFault, LaunchFaultKind};
 use crate::core::definition::{COVERED, Definition, HOST_DIRS, HOST_LINKS};
-use crate::limits::{CONTAINER_USERS, HOST_FILE_MAX, PASSWD_MAX};
-use crate::sandbox::account::{self, Account};
+use crate::limits::{HOST_FILE_MAX, PASSWD_MAX};
+use crate::sandbox::account::{self, Account, Unlisted};
 use crate::sandbox::image::StoredImage;
-use crate::sandbox::plan::{Layout, fault};
+use crate::sandbox::plan::{LaunchPlan, fault};
 use crate::sandbox::spec;
-use crate::sandbox::users::{self, Shift};
+use crate::sandbox::users::Shift;
+use crate::sandbox::volume_image;
 use crate::sandbox::within::{Within, normal_path, slug};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
@@ -58,18 +59,24 @@ impl PrivateMounts {
         mount(Some("tmpfs"), path, Some("tmpfs"), MsFlags::empty(), Some("mode=755,size=64k"))
     }
 
-    /// Makes the host's view below `root`, an existing directory.
-    pub fn host(&self, root: &Path) -> Result<(), LaunchFault> {
+    /// Makes the host's view below `root`, an existing directory. `more`: what the configuration adds to it.
+    pub fn host(&self, root: &Path, more: &[PathBuf]) -> Result<(), LaunchFault> {
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
         mount(Some("tmpfs"), root, Some("tmpfs"), flags, Some(HOST_ROOT_OPTIONS))
             .map_err(|e| rootfs_fault("mounting a tmpfs", e))?;
-        for dir in HOST_LINKS.iter().chain(&HOST_DIRS) {
-            self.show_dir(root, Path::new(dir)).map_err(|e| rootfs_fault(&format!("showing the host's {dir}"), e))?;
+        // An outer one first: an inner one of its own device is then put where the outer one shows nothing.
+        let mut shown: Vec<&Path> = HOST_LINKS.iter().chain(&HOST_DIRS).map(Path::new).collect();
+        shown.extend(more.iter().map(PathBuf::as_path));
+        shown.sort();
+        shown.dedup();
+        for dir in shown {
+            self.show_dir(root, dir).map_err(|e| rootfs_fault(&format!("showing the host's {}", dir.display()), e))?;
         }
         let within = Within::open(root).map_err(|e| rootfs_fault("opening the root", e))?;
         for file in HOST_FILES {
             let Ok(meta) = fs::metadata(file) else { continue };
-            if meta.is_file() && meta.len() <= HOST_FILE_MAX {
+            // A copy is open to all: only of what is.
+            if meta.is_file() && meta.len() <= HOST_FILE_MAX && meta.mode() & 0o004 != 0 {
                 let content = fs::read(file).map_err(|e| rootfs_fault(&format!("reading {file}"), e))?;
                 within
                     .write_file(Path::new(file), &content, 0o444)
@@ -86,7 +93,10 @@ impl PrivateMounts {
             return std::os::unix::fs::symlink(fs::read_link(dir)?, target);
         }
         if meta.is_dir() {
-            fs::DirBuilder::new().recursive(true).mode(0o755).create(&target)?;
+            // It may be there: inside one that is shown already.
+            if !target.is_dir() {
+                fs::DirBuilder::new().recursive(true).mode(0o755).create(&target)?;
+            }
             bind_read_only(dir, &target)?;
         }
         Ok(())
@@ -129,14 +139,13 @@ impl PrivateMounts {
     }
 }
 
+/// Only `source` itself: what else the host has mounted below it is not shown.
 fn bind_read_only(source: &Path, target: &Path) -> nix::Result<()> {
     let none = None::<&str>;
-    mount(Some(source), target, none, MsFlags::MS_BIND | MsFlags::MS_REC, none)?;
-    match set_read_only_recursively(target) {
-        // Before Linux 5.12 a remount reaches one mount only: show that one, and nothing below it.
+    mount(Some(source), target, none, MsFlags::MS_BIND, none)?;
+    match set_read_only(target) {
+        // Before Linux 5.12: a remount forgets what else the host has forbidden there, such as noexec.
         Err(Errno::ENOSYS) => {
-            nix::mount::umount2(target, nix::mount::MntFlags::MNT_DETACH)?;
-            mount(Some(source), target, none, MsFlags::MS_BIND, none)?;
             let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | MsFlags::MS_NOSUID;
             mount(none, target, none, flags | MsFlags::MS_NODEV, none)
         }
@@ -144,7 +153,7 @@ fn bind_read_only(source: &Path, target: &Path) -> nix::Result<()> {
     }
 }
 
-fn set_read_only_recursively(target: &Path) -> nix::Result<()> {
+fn set_read_only(target: &Path) -> nix::Result<()> {
     let path = CString::new(target.as_os_str().as_bytes()).map_err(|_| Errno::EINVAL)?;
     let attr = libc::mount_attr {
         attr_set: libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV,
@@ -152,17 +161,10 @@ fn set_read_only_recursively(target: &Path) -> nix::Result<()> {
         propagation: 0,
         userns_fd: 0,
     };
+    let size = size_of::<libc::mount_attr>();
     // SAFETY: both pointers are to live values of the size given.
-    let done = unsafe {
-        libc::syscall(
-            libc::SYS_mount_setattr,
-            libc::AT_FDCWD,
-            path.as_ptr(),
-            libc::AT_RECURSIVE,
-            &raw const attr,
-            size_of::<libc::mount_attr>(),
-        )
-    };
+    let done =
+        unsafe { libc::syscall(libc::SYS_mount_setattr, libc::AT_FDCWD, path.as_ptr(), 0, &raw const attr, size) };
     Errno::result(done).map(drop)
 }
 
@@ -181,15 +183,7 @@ pub fn furnish(
         Some(_) => account_of_image(&within, def, config)?,
         None => account_of_host(&within, def)?,
     };
-    if shift.is_some() && !users::fits(account.uid, account.gid) {
-        let remedy = if account.uid < CONTAINER_USERS {
-            "give a smaller group in `user`"
-        } else {
-            "give it in `user` as a number"
-        };
-        let why = format!("{}:{} is beyond {}; {remedy}", account.uid, account.gid, CONTAINER_USERS);
-        return Err(rootfs_fault("the user of the container", why));
-    }
+    account.check(&def.source)?;
     let outside = |id: u32| shift.map_or(id, |shift| shift.outside(id));
     let put = |path: &str, text: &str| write(&within, Path::new(path), text.as_bytes());
     // With an address of its own, the server's name means that one.
@@ -213,13 +207,13 @@ pub fn furnish(
 
 fn account_of_image(within: &Within, def: &Definition, config: Option<&ImageConfig>) -> Result<Account, LaunchFault> {
     let text = |path: &str| within.read_to_string(Path::new(path), PASSWD_MAX).unwrap_or_default();
-    account::resolve(spec::user(def, config), &text("/etc/passwd"), &text("/etc/group"))
+    account::resolve(spec::user(def, config), &text("/etc/passwd"), &text("/etc/group"), Unlisted::Root)
 }
 
 /// The host's own users stay out of its view; whoever runs is known there all the same, because `getpwuid` failing is
 /// more than many programs can take.
 fn account_of_host(within: &Within, def: &Definition) -> Result<Account, LaunchFault> {
-    let mut account = account::resolve(def.user.as_deref(), PASSWD, GROUP)?;
+    let mut account = account::resolve(def.user.as_deref(), PASSWD, GROUP, Unlisted::Own)?;
     let (mut passwd, mut group) = (PASSWD.to_owned(), GROUP.to_owned());
     if account.home.is_none() {
         passwd.push_str(&format!("user:x:{}:{}:user:/tmp:/usr/sbin/nologin\n", account.uid, account.gid));
@@ -253,13 +247,25 @@ fn write(within: &Within, path: &Path, content: &[u8]) -> Result<(), LaunchFault
 }
 
 /// The directories of a definition's volumes, made if they are missing: where they go in the container, where they
-/// are on the host. Outer ones first, so that one inside another is not hidden by it.
-pub fn volumes(layout: &Layout, def: &Definition, account: &Account) -> Result<Vec<(PathBuf, PathBuf)>, LaunchFault> {
+/// are in this mount namespace. Outer ones first, so that one inside another is not hidden by it.
+pub fn volumes(
+    mounts: &PrivateMounts,
+    plan: &LaunchPlan,
+    bundle: &Path,
+    account: &Account,
+) -> Result<Vec<(PathBuf, PathBuf)>, LaunchFault> {
+    let def = &plan.definition;
+    if def.volumes.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (bytes, point) = (def.resource_limits.volume_bytes(), bundle.join("volumes"));
+    let all = volume_image::mount_for_launch(mounts, &plan.layout, &def.name, bytes, &point)
+        .map_err(|e| rootfs_fault("the volumes", e))?;
     let mut found = Vec::new();
     for volume in &def.volumes {
         let destination = normal_path(volume)
             .ok_or_else(|| rootfs_fault(&format!("volume {volume:?}"), "the path must be absolute and without `..`"))?;
-        let source = layout.volumes_dir(&def.name).join(slug(&destination));
+        let source = all.volume(&slug(&destination));
         own(&source, account).map_err(|e| rootfs_fault(&format!("volume {volume:?}"), e))?;
         found.push((destination, source));
     }

@@ -2,7 +2,7 @@
 //! host is told in a `Setting`. Only ever takes rights away from the base or adds what the definition asks for.
 
 use crate::core::contract::{LaunchFault, LaunchFaultKind};
-use crate::core::definition::{Definition, Source};
+use crate::core::definition::{Definition, ResourceLimits, Source};
 use crate::limits::CONTAINER_USERS;
 use crate::sandbox::account::Account;
 use crate::sandbox::plan::{Runtime, RuntimeKind, fault};
@@ -23,7 +23,7 @@ const PATH_DEFAULT: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
 const UV_CACHE: &str = "UV_CACHE_DIR";
 const UV_OFFLINE: &str = "UV_OFFLINE";
 /// The period of the cpu quota, the kernel's own default.
-const CPU_PERIOD_US: u64 = 100_000;
+pub const CPU_PERIOD_US: u64 = 100_000;
 /// The kernel takes no smaller quota.
 const CPU_QUOTA_MIN_US: i64 = 1_000;
 /// runsc's cgroup holds the threads of its own kernel and one or more host threads per thread inside, and a sandbox
@@ -180,7 +180,7 @@ fn set_linux(spec: &mut Spec, def: &Definition, runtime: &Runtime, setting: &Set
         // Memory and swap together: no swap at all.
         memory = memory.swap(bytes);
     }
-    let quota = (i64::from(limits.cpu_milli) * CPU_PERIOD_US as i64 / 1000).max(CPU_QUOTA_MIN_US);
+    let quota = cpu_quota_us(limits);
     let pids = match runtime.kind {
         RuntimeKind::Native | RuntimeKind::Plain => i64::from(limits.pids),
         RuntimeKind::Gvisor => i64::from(limits.pids) + GVISOR_PIDS_SPARE,
@@ -203,6 +203,11 @@ fn set_linux(spec: &mut Spec, def: &Definition, runtime: &Runtime, setting: &Set
         }
     }
     Ok(())
+}
+
+/// Of `CPU_PERIOD_US`.
+pub fn cpu_quota_us(limits: &ResourceLimits) -> i64 {
+    (i64::from(limits.cpu_milli) * CPU_PERIOD_US as i64 / 1000).max(CPU_QUOTA_MIN_US)
 }
 
 fn shift_users(linux: &mut Linux, first: u32) -> Result<(), LaunchFault> {
@@ -233,7 +238,7 @@ fn invalid(error: impl std::fmt::Display) -> LaunchFault {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sandbox::account;
+    use crate::sandbox::account::{self, Unlisted};
     use crate::sandbox::plan::Users;
     use crate::sandbox::probe::trivial;
     use oci_spec::image::ConfigBuilder;
@@ -250,7 +255,7 @@ mod tests {
 
     fn built(def: &Definition, image: Option<&ImageConfig>, kind: RuntimeKind) -> Value {
         let runtime = Runtime { provider: "x".into(), kind, binary: "/x".into(), args: vec![], users: Users::Same };
-        let account = account::resolve(user(def, image), "node:x:1000:1001::/home/node:", "").unwrap();
+        let account = account::resolve(user(def, image), "node:x:1000:1001::/home/node:", "", Unlisted::Root).unwrap();
         let volumes = [(PathBuf::from("/data"), PathBuf::from("/host/data"))];
         let setting = Setting {
             account: &account,

@@ -6,7 +6,7 @@ use crate::sandbox::cgroup::Hierarchies;
 use crate::sandbox::image::Images;
 use crate::sandbox::launch::die_with_parent;
 use crate::sandbox::network;
-use crate::sandbox::plan::{Layout, is_container_id};
+use crate::sandbox::plan::Layout;
 use crate::sandbox::registry::pull;
 use crate::sandbox::within::remove_tree;
 use std::ffi::OsString;
@@ -46,13 +46,8 @@ pub fn sweep(layout: &Layout) -> io::Result<()> {
         Some(cgroups) => cgroups.parent(layout).kill_and_remove(DISCARD_TIMEOUT),
         None => Ok(()),
     };
-    // Then networks, whose records are about to go.
-    let mut cut = Ok(());
-    for bundle in std::fs::read_dir(layout.bundles_dir()).into_iter().flatten().flatten() {
-        if let Some(id) = bundle.file_name().to_str().filter(|id| is_container_id(id)) {
-            cut = network::take_down(layout, id).and(cut);
-        }
-    }
+    // Then networks, whose records are about to go. What could not be ended stays behind its fence.
+    let cut = if ended.is_ok() { network::sweep(layout) } else { Ok(()) };
     if layout.images_dir().is_dir() {
         pull::forget_finished(&Images::of(layout));
     }

@@ -68,7 +68,7 @@ impl Shift {
         mounts.image(&root, &writable, &[layer], Some(self))
     }
 
-    /// The host's number for a user of the container.
+    /// The host's number for a user of the container, which has been checked to be one (`Account::check`).
     pub fn outside(&self, inside: u32) -> u32 {
         self.first + inside.min(CONTAINER_USERS - 1)
     }
@@ -137,18 +137,6 @@ impl Shift {
 fn first_of(container_id: &str) -> u32 {
     let number = container_id.rsplit('-').next().and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
     FIRST + u32::try_from(number % u64::from(CONTAINER_USER_RANGES)).unwrap_or(0) * CONTAINER_USERS
-}
-
-/// A user that has a number of its own in the range.
-pub fn fits(uid: u32, gid: u32) -> bool {
-    uid < CONTAINER_USERS && gid < CONTAINER_USERS
-}
-
-/// Does a definition ask for a user that no range has? Only its own word counts, and only the user's number: an image
-/// that could ask its way out would be the host's root.
-pub fn is_beyond(user: Option<&str>) -> bool {
-    let uid = user.unwrap_or("").split(':').next().unwrap_or("");
-    uid.parse::<u32>().is_ok_and(|uid| uid >= CONTAINER_USERS)
 }
 
 /// A namespace needs a process to be made by; it is gone when this returns.
@@ -232,15 +220,6 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_no_range_has_is_known_before() {
-        for user in [None, Some(""), Some("node"), Some("0:0"), Some("65534"), Some("1048575")] {
-            assert!(!is_beyond(user), "{user:?}");
-        }
-        assert!(is_beyond(Some("1000680000")) && is_beyond(Some("1048576:0")));
-        assert!(fits(65534, 0) && !fits(0, CONTAINER_USERS));
-    }
-
-    #[test]
     fn a_stage_covers_nothing_that_is_needed_whatever_links_lead_there() {
         let scratch = std::env::temp_dir().join(format!("stdiod-stage-{}", std::process::id()));
         let (real, link) = (scratch.join("var-mnt"), scratch.join("mnt"));
@@ -262,7 +241,7 @@ mod tests {
             args: vec![],
             users: Users::Shifted,
         };
-        let networking = Networking { default: None, conf_dirs: vec!["/srv/cni".into()] };
+        let networking = Networking { conf_dirs: vec!["/srv/cni".into()], ..Networking::default() };
         let layout = Layout { data_dir: "/media/stdiod".into(), mark: "x".into() };
         let plan = LaunchPlan {
             container_id: "x-1".into(),
@@ -270,17 +249,12 @@ mod tests {
             runtime,
             layout,
             networking,
+            host_paths: Vec::new(),
+            disk_reserve_bytes: 0,
             daemon_pid: 1,
             waits: false,
         };
         let needed = needed(&plan);
         assert!(STAGES.iter().all(|dir| free(Path::new(dir), &needed).is_none()), "{needed:?}");
-    }
-
-    #[test]
-    fn no_group_takes_a_user_out_of_its_range() {
-        for user in ["0:1048576", "root:4294967295", ":1048576", "0:0:1048576"] {
-            assert!(!is_beyond(Some(user)), "{user}");
-        }
     }
 }

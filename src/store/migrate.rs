@@ -20,6 +20,11 @@ pub const MIGRATIONS: &[Migration] = &[
         sql: include_str!("../../migrations/0001_agent_workspaces.sql"),
     },
     Migration { version: 2, name: "0002_api_tokens", sql: include_str!("../../migrations/0002_api_tokens.sql") },
+    Migration {
+        version: 3,
+        name: "0003_volume_removals",
+        sql: include_str!("../../migrations/0003_volume_removals.sql"),
+    },
 ];
 
 /// "stdiod" in ASCII: the advisory lock that all daemons take while they migrate.

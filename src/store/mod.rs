@@ -6,5 +6,6 @@ pub mod cluster;
 pub mod migrate;
 pub mod premises;
 pub mod reach;
+pub mod rows;
 pub mod sql;
 pub mod thread;

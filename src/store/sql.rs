@@ -1,12 +1,11 @@
-//! What is said to the database: each `StoreOp` as one statement, the snapshot as two queries, and errors in words.
-//! Owns the shape of the rows; never decides when to write or what to do after a failure. Invariant: only rows of
-//! `container_type = 'mcp_server'` are read or touched, and no value of a definition gets into an error or a log.
+//! What is said to the database: each `StoreOp` as one statement, and errors in words; `rows` reads the same tables back.
+//! Never decides when to write or what to do after a failure. Invariant: only rows of `container_type = 'mcp_server'` are
+//! touched, and no value of a definition gets into an error or a log.
 
-use crate::core::contract::{LastCrash, Snapshot, Status, StoreOp, StoredServer, StoredStatus, Token};
+use crate::core::contract::{LastCrash, StoreOp, StoredServer, StoredStatus};
 use crate::core::definition::{Definition, Source};
-use crate::ids::{ServerId, Uuid};
+use postgres::GenericClient;
 use postgres::types::{Json, ToSql, Type};
-use postgres::{Client, GenericClient, IsolationLevel, Row};
 use std::borrow::Cow;
 use std::error::Error as _;
 
@@ -41,7 +40,9 @@ pub fn describe(e: &postgres::Error) -> String {
 // --- writing --------------------------------------------------------------------------------------------------------
 
 // Milliseconds become a timestamptz by whole microseconds, without a detour through the session's time zone.
+// Whoever has a name has the volumes under it: those that were to be removed are gone, or there would be no such row.
 const INSERT_SERVER: &str = "
+    WITH kept AS (DELETE FROM kb.volume_removals WHERE id = $1 OR name = $2)
     INSERT INTO kb.agent_workspaces (id, container_type, name, provider, image, desired, definition, status,
         restart_count, last_crash, last_error, created_at, updated_at, last_used_at)
     VALUES ($1, 'mcp_server', $2, $3, $4, $5, $6, $7, $8, $9, $10,
@@ -58,7 +59,17 @@ const UPDATE_SERVER: &str = "
     SET name = $2, provider = $3, image = $4, desired = $5, definition = $6, updated_at = now()
     WHERE id = $1 AND container_type = 'mcp_server'";
 
-const DELETE_SERVER: &str = "DELETE FROM kb.agent_workspaces WHERE id = $1 AND container_type = 'mcp_server'";
+const SET_DESIRED: &str = "
+    UPDATE kb.agent_workspaces SET desired = $2, updated_at = now() WHERE id = $1 AND container_type = 'mcp_server'";
+
+// One statement, so that the row never goes without what is to become of its volumes.
+const DELETE_SERVER: &str = "
+    WITH gone AS (DELETE FROM kb.agent_workspaces WHERE id = $1 AND container_type = 'mcp_server')
+    DELETE FROM kb.volume_removals WHERE id = $1";
+
+const DELETE_SERVER_AND_VOLUMES: &str = "
+    WITH gone AS (DELETE FROM kb.agent_workspaces WHERE id = $1 AND container_type = 'mcp_server')
+    INSERT INTO kb.volume_removals (id, name) VALUES ($1, $2) ON CONFLICT (id) DO NOTHING";
 
 const SAVE_STATUS: &str = "
     UPDATE kb.agent_workspaces
@@ -94,8 +105,14 @@ pub fn perform(db: &mut impl GenericClient, op: &StoreOp) -> Result<(), Trouble>
                 return Err(Trouble::Refused(format!("server {id} is not in the database")));
             }
         }
-        StoreOp::DeleteServer { id } => {
+        StoreOp::SetDesired { id, up } => {
+            db.execute_typed(SET_DESIRED, &[(&id.0, Type::UUID), (&desired(*up), Type::TEXT)])?;
+        }
+        StoreOp::DeleteServer { id, volumes: None } => {
             db.execute_typed(DELETE_SERVER, &[(&id.0, Type::UUID)])?;
+        }
+        StoreOp::DeleteServer { id, volumes: Some(name) } => {
+            db.execute_typed(DELETE_SERVER_AND_VOLUMES, &[(&id.0, Type::UUID), (name, Type::TEXT)])?;
         }
         // A server that was deleted meanwhile has no status to keep.
         StoreOp::SaveStatus { id, status } => {
@@ -178,131 +195,9 @@ fn without_nul(text: &str) -> Cow<'_, str> {
     if text.contains('\0') { Cow::Owned(text.replace('\0', "\u{fffd}")) } else { Cow::Borrowed(text) }
 }
 
-// --- reading --------------------------------------------------------------------------------------------------------
-
-// An infinite timestamp, which others may have written, has no milliseconds.
-const SELECT_SERVERS: &str = "
-    SELECT id, name, desired, definition, status, restart_count, last_crash, last_error,
-        CASE WHEN isfinite(created_at) THEN floor(extract(epoch FROM created_at) * 1000)::bigint END,
-        CASE WHEN isfinite(last_used_at) THEN floor(extract(epoch FROM last_used_at) * 1000)::bigint END
-    FROM kb.agent_workspaces WHERE container_type = 'mcp_server' ORDER BY created_at, id";
-
-const SELECT_TOKENS: &str = "
-    SELECT id, name, hash, scopes, servers,
-        CASE WHEN isfinite(created_at) THEN floor(extract(epoch FROM created_at) * 1000)::bigint END
-    FROM kb.api_tokens ORDER BY created_at, id";
-
-/// Everything that is stored. A row that this version cannot read stays where it is and is left out, loudly: one bad
-/// row must not keep all the others from starting.
-pub fn load(client: &mut Client) -> Result<Snapshot, postgres::Error> {
-    let mut tx = client.build_transaction().isolation_level(IsolationLevel::RepeatableRead).read_only(true).start()?;
-    let mut snapshot = Snapshot { servers: Vec::new(), tokens: Vec::new() };
-    for row in tx.query(SELECT_SERVERS, &[])? {
-        match server_of(&row) {
-            Ok(server) => snapshot.servers.push(server),
-            Err(why) => log::error!("store: skipped the server {} of kb.agent_workspaces: {why}", row_name(&row)),
-        }
-    }
-    for row in tx.query(SELECT_TOKENS, &[])? {
-        match token_of(&row) {
-            Ok(token) => snapshot.tokens.push(token),
-            Err(why) => log::error!("store: skipped the token {} of kb.api_tokens: {why}", row_name(&row)),
-        }
-    }
-    tx.commit()?;
-    Ok(snapshot)
-}
-
-fn server_of(row: &Row) -> Result<StoredServer, String> {
-    let definition: Option<serde_json::Value> = column(row, 3)?;
-    let definition = definition.ok_or("it has no definition")?;
-    let definition: Definition = serde_json::from_value(definition).map_err(|e| unreadable(&e))?;
-    let desired_up = match column::<Option<String>>(row, 2)?.as_deref() {
-        Some("up") => true,
-        Some("down") => false,
-        Some(_) | None => return Err("desired is neither up nor down".to_string()),
-    };
-    Ok(StoredServer {
-        id: ServerId(column(row, 0)?),
-        definition,
-        desired_up,
-        status: StoredStatus {
-            // What is said here is about an earlier life: an unknown word is no reason to lose the server.
-            status: column::<Option<String>>(row, 4)?.and_then(status_of).unwrap_or(Status::Stopped),
-            restart_count: unsigned(column(row, 5)?),
-            last_crash: column::<Option<serde_json::Value>>(row, 6)?.and_then(|json| serde_json::from_value(json).ok()),
-            last_error: column(row, 7)?,
-            last_used_unix_ms: column::<Option<i64>>(row, 9)?.map(|ms| unsigned(Some(ms))),
-        },
-        created_unix_ms: unsigned(column(row, 8)?),
-    })
-}
-
-fn token_of(row: &Row) -> Result<(Uuid, Token), String> {
-    let hash: Vec<u8> = column(row, 2)?;
-    let token = Token {
-        name: column(row, 1)?,
-        hash: hash.try_into().map_err(|_| "its hash is not 32 bytes long")?,
-        scopes: column(row, 3)?,
-        servers: column(row, 4)?,
-        created_unix_ms: unsigned(column(row, 5)?),
-    };
-    Ok((column(row, 0)?, token))
-}
-
-fn column<'r, T: postgres::types::FromSql<'r>>(row: &'r Row, index: usize) -> Result<T, String> {
-    row.try_get(index).map_err(|e| format!("column {}: {e}", row.columns()[index].name()))
-}
-
-/// For the log: the name of a row that could not be read, or its id.
-fn row_name(row: &Row) -> String {
-    match row.try_get::<_, Option<String>>(1) {
-        Ok(Some(name)) => name,
-        Ok(None) | Err(_) => row.try_get::<_, Uuid>(0).map_or_else(|_| "?".to_string(), |id| id.to_string()),
-    }
-}
-
-/// Why JSON is no definition. Most messages of serde quote the value, and a value may be a secret.
-fn unreadable(e: &serde_json::Error) -> String {
-    let text = e.to_string();
-    if text.starts_with("missing field") { text } else { "its definition is not one of this version".to_string() }
-}
-
-fn status_of(word: String) -> Option<Status> {
-    serde_json::from_value(serde_json::Value::String(word)).ok()
-}
-
-fn unsigned(n: Option<i64>) -> u64 {
-    n.and_then(|n| u64::try_from(n).ok()).unwrap_or(0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn every_status_survives_its_own_word() {
-        for status in [
-            Status::Starting,
-            Status::Ready,
-            Status::Unresponsive,
-            Status::Stopping,
-            Status::Stopped,
-            Status::Restarting,
-            Status::Backoff,
-            Status::Failed,
-        ] {
-            assert_eq!(status_of(status.wire().to_string()), Some(status));
-        }
-        assert_eq!(status_of("asleep".to_string()), None);
-    }
-
-    #[test]
-    fn the_reason_for_a_skipped_row_never_quotes_a_value() {
-        let e = serde_json::from_str::<std::collections::BTreeMap<String, u32>>(r#"{"KEY":"hunter2"}"#).unwrap_err();
-        assert!(e.to_string().contains("hunter2"), "serde quotes: {e}");
-        assert!(!unreadable(&e).contains("hunter2"));
-    }
 
     #[test]
     fn nuls_are_replaced_and_nothing_else_is_touched() {

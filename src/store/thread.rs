@@ -17,6 +17,7 @@ use crate::limits::{
 };
 use crate::store::migrate::{MIGRATIONS, migrate};
 use crate::store::reach;
+use crate::store::rows;
 use crate::store::sql::{self, Trouble, describe};
 use nix::sys::signal::{SigSet, SigmaskHow};
 use postgres::config::SslMode;
@@ -232,7 +233,7 @@ impl<W: Fn()> Worker<W> {
             None
         } else {
             migrate(&mut client, MIGRATIONS).map_err(|fault| Closed::NotFit(fault.to_string()))?;
-            Some(Box::new(sql::load(&mut client)?))
+            Some(Box::new(rows::load(&mut client)?))
         };
         set_up(&mut client, STORE_STATEMENT_WAIT)?;
         self.backend = Some(identify(&mut client)?);

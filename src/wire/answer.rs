@@ -1,7 +1,7 @@
 //! An HTTP/1.1 answer as a client reads it from a blocking stream: its head, how its body is framed, and the body
-//! without that framing. Reads a bounded head and a bounded chunk line; how much of a body is wanted the reader says.
+//! without that framing. Reads bounded heads, chunk lines and trailers; how much of a body is wanted the reader says.
 
-use crate::limits::{CLIENT_HEAD_MAX, HEADERS_MAX};
+use crate::limits::{CLIENT_HEAD_MAX, CLIENT_INTERIM_MAX, HEADERS_MAX, TRAILERS_MAX};
 use std::io::{self, BufRead, BufReader, Read};
 
 /// An answer's head.
@@ -26,14 +26,15 @@ fn bad(why: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why.into())
 }
 
-/// The final head; interim ones (100 Continue) are skipped.
+/// The final head; interim ones (100 Continue) are skipped, but not without end.
 pub fn read_head(reader: &mut impl BufRead) -> io::Result<Head> {
-    loop {
+    for _ in 0..=CLIENT_INTERIM_MAX {
         let head = read_one_head(reader)?;
         if head.status >= 200 {
             return Ok(head);
         }
     }
+    Err(bad("it has more interim answers than anybody needs"))
 }
 
 fn read_one_head(reader: &mut impl BufRead) -> io::Result<Head> {
@@ -115,10 +116,12 @@ impl<R: Read> Body<R> {
         if left > 0 {
             return Ok(Framing::Chunk { left });
         }
-        // Trailers, up to the empty line.
+        // Up to the empty line.
+        let mut trailers = Vec::new();
         loop {
-            let mut line = Vec::new();
-            if read_line(&mut self.reader, &mut line, CLIENT_HEAD_MAX)? == 0 || line.trim_ascii().is_empty() {
+            let start = trailers.len();
+            let read = read_line(&mut self.reader, &mut trailers, TRAILERS_MAX)?;
+            if read == 0 || trailers[start..].trim_ascii().is_empty() {
                 return Ok(Framing::Done);
             }
         }

@@ -1,7 +1,7 @@
 //! HTTP/1.1 responses as bytes. Owns their framing; never decides about a status. No value can end its header line, and
 //! what follows a head is always as long as the head says.
 
-use crate::wire::backlog::Backlog;
+use crate::wire::backlog::{Backlog, Shared};
 use std::borrow::Cow;
 
 /// A whole response. An empty `content_type` is left out.
@@ -13,16 +13,20 @@ pub struct Response {
     pub body: Vec<u8>,
     /// What stands before and behind the body: a large one need not be copied to be put into a frame.
     pub around: [Cow<'static, str>; 2],
+    /// More of the body, which other answers have too.
+    pub shared: Vec<Shared>,
 }
 
 impl Response {
     pub fn new(status: u16, content_type: &'static str, body: Vec<u8>) -> Response {
-        Response { status, content_type, headers: Vec::new(), body, around: ["", ""].map(Cow::Borrowed) }
+        let around = ["", ""].map(Cow::Borrowed);
+        Response { status, content_type, headers: Vec::new(), body, around, shared: Vec::new() }
     }
 
     /// The body as the client gets it.
     pub fn whole_body(&self) -> Vec<u8> {
-        [self.around[0].as_bytes(), &self.body, self.around[1].as_bytes()].concat()
+        let shared: Vec<&[u8]> = self.shared.iter().map(|part| &part[..]).collect();
+        [self.around[0].as_bytes(), &self.body, &shared.concat(), self.around[1].as_bytes()].concat()
     }
 }
 
@@ -56,7 +60,7 @@ pub const BUSY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
 
 /// `date`: a whole line.
 pub fn write_response(to: &mut Backlog, response: Response, date: &str, framing: Framing) {
-    let Response { status, content_type, headers, body, around: [before, behind] } = response;
+    let Response { status, content_type, headers, body, around: [before, behind], shared } = response;
     let out = to.tail();
     status_line(out, status);
     out.extend_from_slice(date.as_bytes());
@@ -73,13 +77,15 @@ pub fn write_response(to: &mut Backlog, response: Response, date: &str, framing:
     }
     write_headers(out, content_type, &headers);
     out.extend_from_slice(b"Content-Length: ");
-    push_decimal(out, (before.len() + body.len() + behind.len()) as u64);
+    let shared_length: usize = shared.iter().map(|part| part.len()).sum();
+    push_decimal(out, (before.len() + body.len() + shared_length + behind.len()) as u64);
     out.extend_from_slice(b"\r\n");
     out.extend_from_slice(connection.as_bytes());
     out.extend_from_slice(b"\r\n");
     if !framing.head_only {
         out.extend_from_slice(before.as_bytes());
         to.push(body);
+        shared.into_iter().for_each(|part| to.push_shared(part));
         to.tail().extend_from_slice(behind.as_bytes());
     }
 }

@@ -7,6 +7,10 @@ use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
 
+mod items;
+
+pub use items::{Item, Items, TooMany, items, named_items};
+
 /// A value, known to be one, without the spaces around it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Json<'a>(&'a str);
@@ -41,6 +45,12 @@ impl<'a> Json<'a> {
             None => Some(Cow::Borrowed(inner)),
             Some(_) => serde_json::from_str(self.0).ok().map(Cow::Owned),
         }
+    }
+
+    /// The member of this name, if it is an object that has one; of several the last.
+    pub fn member(self, name: &str) -> Option<Json<'a>> {
+        let all = members(self.0.as_bytes()).map_while(Result::ok);
+        all.filter(|(key, _)| key == name).map(|(_, value)| value).last()
     }
 
     pub fn kept(self) -> JsonBuf {
@@ -235,6 +245,49 @@ impl<'a> Walk<'a> {
             }
             if open.is_empty() {
                 return Some(Json(self.since(start)));
+            }
+        }
+    }
+
+    /// Through the members of an object; `over` goes over the value of each.
+    fn each_member(&mut self, mut over: impl FnMut(&mut Walk<'a>, &str) -> Option<()>) -> Option<()> {
+        self.eat(b'{')?;
+        if self.peek()? == b'}' {
+            self.at += 1;
+            return Some(());
+        }
+        loop {
+            match self.key()? {
+                (key, Spelt::Plainly) => over(self, &key[1..key.len() - 1])?,
+                (key, Spelt::InEscapes) => over(self, &Json(key).text()?)?,
+            }
+            match self.peek()? {
+                b',' => self.at += 1,
+                b'}' => {
+                    self.at += 1;
+                    return Some(());
+                }
+                _ => return None,
+            }
+        }
+    }
+
+    /// Through the elements of an array; `over` goes over each.
+    fn each_element(&mut self, mut over: impl FnMut(&mut Walk<'a>) -> Option<()>) -> Option<()> {
+        self.eat(b'[')?;
+        if self.peek()? == b']' {
+            self.at += 1;
+            return Some(());
+        }
+        loop {
+            over(self)?;
+            match self.peek()? {
+                b',' => self.at += 1,
+                b']' => {
+                    self.at += 1;
+                    return Some(());
+                }
+                _ => return None,
             }
         }
     }
@@ -634,6 +687,43 @@ mod tests {
                 }
             }
             assert_eq!(plain(&vec![b' '; length]), (length, Encoding::Ascii));
+        }
+    }
+
+    #[test]
+    fn items_are_found_in_one_walk_as_they_stand() {
+        let found = |text: &str| {
+            let items = named_items(text.as_bytes(), "tools", "name", 3).ok()?;
+            Some(
+                items
+                    .iter()
+                    .map(|item| (item.whole.get().to_string(), item.named.map(|n| n.get().to_string())))
+                    .collect(),
+            )
+        };
+        type Found = Vec<(String, Option<String>)>;
+        let item = |whole: &str, name: Option<&str>| (whole.to_string(), name.map(str::to_string));
+        let cases: [(&str, Option<Found>); 14] = [
+            (r#"{"tools":[]}"#, Some(vec![])),
+            (
+                r#" {"x":{"tools":[{}]}, "tools" : [ {"a":[1,{"name":2}],"name" : "n\u0061"} , {} ] ,"y":1} "#,
+                Some(vec![item(r#"{"a":[1,{"name":2}],"name" : "n\u0061"}"#, Some(r#""n\u0061""#)), item("{}", None)]),
+            ),
+            (r#"{"tool\u0073":[{"n\u0061me":1}]}"#, Some(vec![item(r#"{"n\u0061me":1}"#, Some("1"))])),
+            (r#"{"tools":[{"name":1,"name":2}]}"#, Some(vec![item(r#"{"name":1,"name":2}"#, Some("2"))])),
+            (r#"{"tools":[1,[{}],"x",{}]}"#, Some(vec![item("{}", None)])),
+            (r#"{"tools":[{}],"tools":[]}"#, Some(vec![])),
+            (r#"{"tools":[{}],"tools":1}"#, Some(vec![])),
+            (r#"{"tools":[{},{},{}]}"#, Some(vec![item("{}", None), item("{}", None), item("{}", None)])),
+            (r#"{"tools":[{},{},{},{}]}"#, None),
+            (r#"{"tools":{}}"#, Some(vec![])),
+            (r#"{"tools":[{]}"#, Some(vec![])),
+            (r#"{"tools":[{}]"#, Some(vec![])),
+            (r#"{"tools":[]}x"#, Some(vec![])),
+            ("[]", Some(vec![])),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(found(text), expected, "{text}");
         }
     }
 }

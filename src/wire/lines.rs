@@ -3,9 +3,11 @@
 
 use crate::core::definition::Framing;
 use crate::limits::{
-    BYTES_AT_ONCE, FRAME_HEAD_MAX, LINE_BUFFER_KEPT, LINE_BUFFER_ROOMY_MAX, LINE_HEAD_KEPT, LINE_MAX, LINE_TAIL_KEPT,
+    BYTES_AT_ONCE, FRAME_FIELDS_MAX, FRAME_HEAD_MAX, LINE_BUFFER_KEPT, LINE_BUFFER_ROOMY_MAX, LINE_HEAD_KEPT, LINE_MAX,
+    LINE_TAIL_KEPT,
 };
 use memchr::memchr;
+use std::ops::Range;
 
 const LENGTH: &[u8] = b"content-length:";
 /// What both fields of a head begin with.
@@ -26,6 +28,8 @@ pub enum Line<'a> {
 pub struct Lines {
     max: usize,
     framing: Framing,
+    /// The length of a block whose head has been read: it is not read again with every byte of the block.
+    block: Option<usize>,
     /// Bytes of a block that is too large and not yet there.
     to_discard: usize,
     /// Longer than what is in it: bytes that were read before need not be made again to be read into.
@@ -39,6 +43,14 @@ pub struct Lines {
     discarding: Option<Discarded>,
 }
 
+/// What is at the beginning of the bytes where a block should be.
+enum Begun {
+    Block(usize),
+    /// A line that is no head; where it stands.
+    Noise(Range<usize>),
+}
+
+#[derive(Default)]
 struct Discarded {
     head: Vec<u8>,
     tail: Vec<u8>,
@@ -63,9 +75,18 @@ pub fn framed(lines: &[u8]) -> Vec<u8> {
 
 impl Lines {
     pub fn with_max(max: usize) -> Lines {
-        let (framing, to_discard) = (Framing::Newline, 0);
-        let buf = Vec::new();
-        Lines { max, framing, to_discard, buf, have: 0, roomy: 0, start: 0, searched: 0, discarding: None }
+        Lines {
+            max,
+            framing: Framing::Newline,
+            block: None,
+            to_discard: 0,
+            buf: Vec::new(),
+            have: 0,
+            roomy: 0,
+            start: 0,
+            searched: 0,
+            discarding: None,
+        }
     }
 
     /// `Auto`: the first bytes decide.
@@ -109,8 +130,9 @@ impl Lines {
     }
 
     /// None: too few bytes to tell.
-    fn recognised(&self) -> Option<Framing> {
-        let begun = self.buf[self.start..self.have].trim_ascii_start();
+    fn recognised(&mut self) -> Option<Framing> {
+        self.skip_space();
+        let begun = &self.buf[self.start..self.have];
         let seen = begun.len().min(LENGTH.len());
         match begun[..seen].eq_ignore_ascii_case(&LENGTH[..seen]) {
             true if seen < LENGTH.len() => None,
@@ -119,9 +141,25 @@ impl Lines {
         }
     }
 
+    /// Where a message should begin, space is nothing. It must not be kept: a server can send it without end.
+    fn skip_space(&mut self) {
+        let begun = &self.buf[self.start..self.have];
+        self.start += begun.len() - begun.trim_ascii_start().len();
+        self.searched = self.start;
+    }
+
     fn next_block(&mut self) -> Option<Line<'_>> {
         if self.discarding.as_ref().is_some_and(|d| d.complete) {
             self.discarding = None;
+        }
+        if self.discarding.is_none() && self.block.is_none() {
+            match self.read_head()? {
+                Begun::Noise(line) => return Some(Line::Whole(self.buf[line].trim_ascii_end())),
+                Begun::Block(length) if length > self.max => {
+                    (self.discarding, self.to_discard) = (Some(Discarded::default()), length);
+                }
+                Begun::Block(length) => self.block = Some(length),
+            }
         }
         if self.discarding.is_some() {
             let there = self.to_discard.min(self.have - self.start);
@@ -131,34 +169,34 @@ impl Lines {
             let gone = self.discarding.as_ref().filter(|gone| gone.complete)?;
             return Some(Line::TooLong { head: &gone.head, tail: &gone.tail });
         }
-        let begun = &self.buf[self.start..self.have];
-        let space = begun.len() - begun.trim_ascii_start().len();
-        let head = &begun[space..];
-        let Some((length, size)) = block_head(head) else {
-            // No head: the line is noise, if it is whole; one that never ends is given up.
-            let end = match memchr(b'\n', head) {
-                Some(end) if !is_head_begun(head) => end + 1,
-                Some(_) | None if head.len() > FRAME_HEAD_MAX => head.len(),
-                Some(_) | None => return None,
-            };
-            let begin = self.start + space;
-            self.start = begin + end;
-            self.searched = self.start;
-            return Some(Line::Whole(self.buf[begin..begin + end].trim_ascii_end()));
-        };
-        let begin = self.start + space + size;
-        if length > self.max {
-            (self.start, self.to_discard) = (begin, length);
-            self.discarding = Some(Discarded { head: Vec::new(), tail: Vec::new(), complete: false });
-            self.searched = self.start;
-            return self.next_block();
-        }
-        if self.have < begin + length {
+        let (begin, end) = (self.start, self.start + self.block?);
+        if self.have < end {
             return None;
         }
-        self.start = begin + length;
+        self.block = None;
+        (self.start, self.searched) = (end, end);
+        Some(Line::Whole(&self.buf[begin..end]))
+    }
+
+    /// Goes past the head of a block, or a line that is none. None: too few bytes to tell.
+    fn read_head(&mut self) -> Option<Begun> {
+        self.skip_space();
+        let begun = &self.buf[self.start..self.have];
+        let (size, what) = match block_head(begun) {
+            Some((length, size)) => (size, Begun::Block(length)),
+            None => {
+                // No head: the line is noise, if it is whole; one that never ends is given up.
+                let size = match memchr(b'\n', begun) {
+                    Some(end) if !is_head_begun(begun) => end + 1,
+                    Some(_) | None if begun.len() > FRAME_HEAD_MAX => begun.len(),
+                    Some(_) | None => return None,
+                };
+                (size, Begun::Noise(self.start..self.start + size))
+            }
+        };
+        self.start += size;
         self.searched = self.start;
-        Some(Line::Whole(&self.buf[begin..begin + length]))
+        Some(what)
     }
 
     fn next_newline(&mut self) -> Option<Line<'_>> {
@@ -193,7 +231,12 @@ impl Lines {
 
     /// In the middle of a line that is not a small one.
     pub fn is_amid_large(&self) -> bool {
-        self.pending() >= BYTES_AT_ONCE || self.discarding.as_ref().is_some_and(|line| !line.complete)
+        self.pending() >= BYTES_AT_ONCE || self.is_discarding()
+    }
+
+    /// In the middle of a line that is too long.
+    pub fn is_discarding(&self) -> bool {
+        self.discarding.as_ref().is_some_and(|line| !line.complete)
     }
 
     /// Bytes of a line that has not ended yet.
@@ -204,8 +247,7 @@ impl Lines {
     /// Moves `start..end` out of the buffer into the head and tail of the line being discarded.
     fn discard_to(&mut self, end: usize, complete: bool) {
         let gone = &self.buf[self.start..end];
-        let line =
-            self.discarding.get_or_insert_with(|| Discarded { head: Vec::new(), tail: Vec::new(), complete: false });
+        let line = self.discarding.get_or_insert_default();
         let into_head = gone.len().min(LINE_HEAD_KEPT.saturating_sub(line.head.len()));
         line.head.extend_from_slice(&gone[..into_head]);
         let into_tail = gone.len().min(LINE_TAIL_KEPT);
@@ -250,7 +292,8 @@ fn block_head(text: &[u8]) -> Option<(usize, usize)> {
     if !is_head_begun(text) {
         return None;
     }
-    loop {
+    // With its empty line.
+    for _ in 0..=FRAME_FIELDS_MAX {
         let end = at + memchr(b'\n', &text[at..])?;
         let line = text[at..end].trim_ascii();
         at = end + 1;
@@ -262,6 +305,7 @@ fn block_head(text: &[u8]) -> Option<(usize, usize)> {
             length = Some(digits.parse().ok()?);
         }
     }
+    None
 }
 
 #[cfg(test)]

@@ -1,8 +1,11 @@
 //! Server-sent events as bytes. Owns their line rules: whatever the data is, a client reads it back as one event, and no
-//! name or id can start a line of its own.
+//! name or id can start a line of its own. What is read is bounded: an event, and what is skipped before one.
 
+use crate::limits::STREAM_BACKLOG_MAX;
+use crate::wire::answer::read_line;
 use crate::wire::http_out::push_decimal;
 use memchr::memchr2;
+use std::io::{self, BufRead};
 
 /// One event. A line end in `data` (LF, CR or both) is read back as LF.
 pub fn event(out: &mut Vec<u8>, event: Option<&str>, id: Option<&str>, data: &[u8]) {
@@ -57,9 +60,64 @@ fn lines(out: &mut Vec<u8>, field: &[u8], mut text: &[u8]) {
     out.push(b'\n');
 }
 
+/// The data of the next event; none at the end of the stream. Comments and other fields are skipped.
+pub fn read_data(stream: &mut impl BufRead) -> io::Result<Option<String>> {
+    let mut data: Option<String> = None;
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        if read_line(stream, &mut line, STREAM_BACKLOG_MAX)? == 0 {
+            return Ok(None);
+        }
+        let line = line.strip_suffix(b"\n").unwrap_or(&line);
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        if line.is_empty() && data.is_some() {
+            return Ok(data);
+        }
+        if let Some(piece) = line.strip_prefix(b"data:") {
+            let piece = String::from_utf8_lossy(piece.strip_prefix(b" ").unwrap_or(piece));
+            match &mut data {
+                None => data = Some(piece.into_owned()),
+                Some(before) => {
+                    before.push('\n');
+                    before.push_str(&piece);
+                }
+            }
+        }
+        // No line is too long, but all of them together may be.
+        if data.as_ref().is_some_and(|data| data.len() > STREAM_BACKLOG_MAX) {
+            let why = format!("an event is longer than {STREAM_BACKLOG_MAX} bytes");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn events(text: &str) -> Vec<String> {
+        let mut stream = text.as_bytes();
+        let mut all = Vec::new();
+        while let Some(data) = read_data(&mut stream).unwrap() {
+            all.push(data);
+        }
+        all
+    }
+
+    #[test]
+    fn events_are_told_apart_and_comments_skipped() {
+        let stream =
+            ": hello\n\nid: 1\nevent: log\ndata: one\n\ndata:two\r\ndata: lines\r\n\r\n: ping\n\ndata: unfinished";
+        assert_eq!(events(stream), ["one", "two\nlines"]);
+    }
+
+    #[test]
+    fn an_endless_line_or_event_is_an_error() {
+        for long in [format!("data: {}\n\n", "x".repeat(STREAM_BACKLOG_MAX)), "data:xx\n".repeat(STREAM_BACKLOG_MAX)] {
+            assert!(read_data(&mut long.as_bytes()).is_err());
+        }
+    }
 
     fn written(name: Option<&str>, id: Option<&str>, data: &str) -> String {
         let mut out = Vec::new();

@@ -2,13 +2,17 @@
 //! expects. Whole daemons do the same over HTTP in `e2e/mcp.rs`. `changes.rs` does so for what changes servers.
 
 mod changes;
+mod neighbours;
 mod stage;
 
 use serde_json::{Value, json};
-use stage::{Child, Stage, request, someone};
+use stage::{Child, Stage, guest, request, someone};
 use stdiod::api::auth::Principal;
-use stdiod::core::contract::{Ask, Input, LogFormat};
-use stdiod::limits::{CONTENDED_QUESTION_TIMEOUT, PRIVATE_INSTANCES_MAX, QUEUED_BYTES_MAX, SESSION_IDLE, URI_MAX};
+use stdiod::api::fault::Code;
+use stdiod::core::contract::{Answer, Ask, Input, LogFormat};
+use stdiod::limits::{
+    CONTENDED_QUESTION_TIMEOUT, SESSION_IDLE, SHARE_MEMORY, SHARE_PRIVATE_INSTANCES, SHARE_SESSIONS, URI_MAX,
+};
 
 fn tool(arguments: Value) -> Value {
     json!({"name": "t", "arguments": arguments})
@@ -238,7 +242,7 @@ fn what_a_server_makes_the_daemon_keep_for_it_is_bounded() {
     let conn = required(&mut stage, &"k".repeat(URI_MAX + 1), "");
     assert!(stage.answer(conn)["error"]["message"].as_str().is_some_and(|why| why.contains("key")));
     let large = "s".repeat(15 << 20);
-    for _ in 0..QUEUED_BYTES_MAX / large.len() {
+    for _ in 0..SHARE_MEMORY.principal / large.len() {
         let conn = required(&mut stage, "a", &large);
         assert_eq!(stage.heard(conn).len(), 1, "it is asked");
     }
@@ -374,7 +378,7 @@ fn instances_of_sessions_are_bounded_and_the_idlest_makes_room() {
     let mut stage = Stage::new();
     stage.register("own", Child::Older, json!({"shared": false}));
     let at = Some("own");
-    let sessions: Vec<_> = (0..PRIVATE_INSTANCES_MAX)
+    let sessions: Vec<_> = (0..SHARE_PRIVATE_INSTANCES.principal)
         .map(|_| {
             stage.pass(1);
             stage.session(at, json!({}))
@@ -383,24 +387,33 @@ fn instances_of_sessions_are_bounded_and_the_idlest_makes_room() {
     // The first listens and so is not idle; the second is.
     stage.listen(at, sessions[0]);
     stage.session(at, json!({}));
-    assert_eq!(stage.running.len(), PRIVATE_INSTANCES_MAX + 1);
+    assert_eq!(stage.running.len(), SHARE_PRIVATE_INSTANCES.principal + 1);
     for (session, there) in [(sessions[0], true), (sessions[1], false), (sessions[2], true)] {
         let conn = stage.post(at, session, &request(1, "ping", json!({})));
         assert_eq!(stage.answer(conn).get("result").is_some(), there);
     }
+    // Somebody else has a share of its own, and takes nobody's.
+    stage.who = guest();
+    for _ in SHARE_PRIVATE_INSTANCES.principal..SHARE_PRIVATE_INSTANCES.server {
+        stage.session(at, json!({}));
+    }
+    assert_eq!(stage.running.len(), SHARE_PRIVATE_INSTANCES.server + 1);
+    stage.who = someone();
+    let conn = stage.post(at, sessions[3], &request(1, "ping", json!({})));
+    assert_eq!(stage.answer(conn)["result"], json!({}));
 }
 
 #[test]
 fn a_session_does_not_lose_itself_to_its_own_instances() {
     let mut stage = Stage::new();
-    let names: Vec<String> = (0..=PRIVATE_INSTANCES_MAX).map(|n| format!("own{n}")).collect();
+    let names: Vec<String> = (0..=SHARE_PRIVATE_INSTANCES.principal).map(|n| format!("own{n}")).collect();
     for name in &names {
         stage.register(name, Child::Older, json!({"shared": false}));
     }
     let session = stage.session(None, json!({}));
     for (n, name) in names.iter().enumerate() {
         let conn = stage.post(None, session, &request(1, "tools/call", json!({"name": format!("{name}__t")})));
-        if n < PRIVATE_INSTANCES_MAX {
+        if n < SHARE_PRIVATE_INSTANCES.principal {
             let call = stage.asked("tools/call");
             stage.reply(&call, json!({"content": []}));
             assert!(stage.answer(conn)["result"].is_object());
@@ -408,17 +421,76 @@ fn a_session_does_not_lose_itself_to_its_own_instances() {
             assert_eq!(stage.answer(conn)["error"]["data"]["code"], "unavailable");
         }
     }
-    // Nor can it take the place of somebody who has less.
-    stage.delete("own0");
-    stage.who = Principal { name: "guest".into(), ..someone() };
-    let guest = stage.session(Some("own1"), json!({}));
+    // Nor can it take the place of somebody else.
+    stage.who = guest();
+    let other = stage.session(Some("own1"), json!({}));
     stage.who = someone();
-    let conn = stage.post(None, session, &request(2, "tools/call", json!({"name": "own64__t"})));
+    let last = names.last().unwrap();
+    let conn = stage.post(None, session, &request(2, "tools/call", json!({"name": format!("{last}__t")})));
     assert_eq!(stage.answer(conn)["error"]["data"]["code"], "unavailable");
-    stage.who = Principal { name: "guest".into(), ..someone() };
-    stage.session(Some("own1"), json!({}));
-    let conn = stage.post(Some("own1"), guest, &request(1, "ping", json!({})));
-    assert_eq!(stage.answer(conn)["result"], json!({}), "whoever has the most makes room");
+    stage.who = guest();
+    let conn = stage.post(Some("own1"), other, &request(1, "ping", json!({})));
+    assert_eq!(stage.answer(conn)["result"], json!({}));
+}
+
+#[test]
+fn sessions_of_one_token_make_room_for_each_other_and_for_nobody_else() {
+    let mut stage = Stage::new();
+    stage.register("old", Child::Older, json!({}));
+    let at = Some("old");
+    stage.who = guest();
+    let first_guest = stage.session(at, json!({}));
+    stage.who = someone();
+    let sessions: Vec<_> = (0..SHARE_SESSIONS.principal)
+        .map(|_| {
+            stage.pass(1);
+            stage.session(at, json!({}))
+        })
+        .collect();
+    stage.session(at, json!({}));
+    for (session, there) in [(sessions[0], false), (sessions[1], true)] {
+        let conn = stage.post(at, session, &request(1, "ping", json!({})));
+        assert_eq!(stage.answer(conn).get("result").is_some(), there);
+    }
+    stage.who = guest();
+    let conn = stage.post(at, first_guest, &request(1, "ping", json!({})));
+    assert_eq!(stage.answer(conn)["result"], json!({}), "the idlest of all, but somebody else's");
+}
+
+#[test]
+fn a_call_with_more_time_than_its_server_gives_ends_in_time_when_somebody_else_waits() {
+    let mut stage = Stage::new();
+    stage.register("old", Child::Older, json!({"timeouts": {"request_ms": 5_000}}));
+    let long = stage.call(&someone(), "old", Some(86_400_000));
+    stage.asked("tools/call");
+    stage.pass(60_000);
+    let own = stage.call(&someone(), "old", Some(3_000));
+    stage.pass(2_000);
+    assert!(!stage.is_answered(long), "its own principal's calls do not end it");
+    stage.pass(2_000);
+    assert!(matches!(stage.answered(own), Some(Answer::Refused(fault)) if fault.code == Code::CallTimeout));
+    let other = stage.call(&guest(), "old", None);
+    stage.pass(900);
+    assert!(!stage.is_answered(long), "it has a moment");
+    stage.pass(200);
+    assert!(matches!(stage.answered(long), Some(Answer::Refused(fault)) if fault.code == Code::CallTimeout));
+    let call = stage.asked("tools/call");
+    stage.reply(&call, json!({"content": []}));
+    assert!(matches!(stage.answered(other), Some(Answer::Result(_))));
+}
+
+#[test]
+fn whoever_fills_a_queue_makes_way_for_others() {
+    let mut stage = Stage::new();
+    stage.register("old", Child::Older, json!({"queue_max": 3}));
+    let calls: Vec<_> = (0..4).map(|_| stage.call(&someone(), "old", None)).collect();
+    let refused = stage.call(&someone(), "old", None);
+    let is_full = |answer: Option<Answer>| matches!(answer, Some(Answer::Refused(fault)) if fault.code == Code::QueueFull && fault.data["outcome"] == "not_sent");
+    assert!(is_full(stage.answered(refused)), "the queue is full");
+    let other = stage.call(&guest(), "old", None);
+    assert!(!stage.is_answered(other) && is_full(stage.answered(calls[3])), "the last of the greediest has made way");
+    let third = stage.call(&guest(), "old", None);
+    assert!(is_full(stage.answered(third)), "they have the same, nearly");
 }
 
 #[test]

@@ -10,6 +10,7 @@ use stdiod::core::contract::{
 };
 use stdiod::core::{Core, Settings};
 use stdiod::ids::{ConnId, InstanceId, SessionId};
+use stdiod::wire::json::Json;
 use stdiod::wire::jsonrpc;
 use stdiod::wire::lines::Line;
 
@@ -40,6 +41,8 @@ pub struct Stage {
     /// Those that only a kill ends.
     pub deaf: BTreeSet<InstanceId>,
     pub written: Vec<(InstanceId, Value)>,
+    /// What children answer to `tools/list`; none: one tool.
+    pub tools: Option<Value>,
     answers: BTreeMap<ConnId, Answer>,
     events: BTreeMap<ConnId, Vec<Value>>,
     ended: BTreeSet<ConnId>,
@@ -66,12 +69,18 @@ impl Stage {
             is_broken: false,
             deaf: BTreeSet::new(),
             written: Vec::new(),
+            tools: None,
             answers: BTreeMap::new(),
             events: BTreeMap::new(),
             ended: BTreeSet::new(),
         };
         stage.handle(Input::Swept { providers: vec!["crun".to_string()], unusable: Vec::new() });
-        let snapshot = Box::new(Snapshot { servers: Vec::new(), tokens: Vec::new() });
+        let snapshot = Box::new(Snapshot {
+            servers: Vec::new(),
+            unfit: Vec::new(),
+            tokens: Vec::new(),
+            volume_removals: Vec::new(),
+        });
         stage.handle(Input::StoreOpened { snapshot: Some(snapshot) });
         stage
     }
@@ -100,6 +109,12 @@ impl Stage {
     }
 
     /// Opens a session; none: at the endpoint of all servers.
+    /// A call of a REST client.
+    pub fn call(&mut self, who: &Principal, name: &str, timeout_ms: Option<u64>) -> ConnId {
+        let (method, params) = (Json::of(r#""tools/call""#).unwrap(), Json::of(r#"{"name":"t"}"#).unwrap());
+        self.ask(who, Ask::Call { server: named(name), method, params: Some(params), timeout_ms })
+    }
+
     pub fn session(&mut self, server: Option<&str>, capabilities: Value) -> SessionId {
         let (session, answer) = self.try_session(server, capabilities);
         session.unwrap_or_else(|| panic!("{answer}"))
@@ -108,7 +123,7 @@ impl Stage {
     pub fn try_session(&mut self, server: Option<&str>, capabilities: Value) -> (Option<SessionId>, Value) {
         let info = json!({"name": "test", "version": "1"});
         let params = json!({"protocolVersion": "2025-11-25", "capabilities": capabilities, "clientInfo": info});
-        let conn = self.post_as(server, None, &request(0, "initialize", params));
+        let conn = self.post_as(server, None, &request(0, "initialize", params), Takes::Either);
         match self.answers.remove(&conn) {
             Some(Answer::Message { session, body, .. }) => (session, serde_json::from_slice(&body).expect("JSON")),
             other => panic!("{other:?}"),
@@ -116,13 +131,18 @@ impl Stage {
     }
 
     pub fn post(&mut self, server: Option<&str>, session: SessionId, message: &Value) -> ConnId {
-        self.post_as(server, Some(session), message)
+        self.post_as(server, Some(session), message, Takes::Either)
     }
 
-    fn post_as(&mut self, server: Option<&str>, session: Option<SessionId>, message: &Value) -> ConnId {
+    /// Of a client that takes nothing but streams.
+    pub fn post_streamed(&mut self, server: Option<&str>, session: SessionId, message: &Value) -> ConnId {
+        self.post_as(server, Some(session), message, Takes::Stream)
+    }
+
+    fn post_as(&mut self, server: Option<&str>, session: Option<SessionId>, message: &Value, takes: Takes) -> ConnId {
         let text = message.to_string();
         let messages = vec![jsonrpc::parse(text.as_bytes()).expect("a message")];
-        let ask = McpAsk::Post { session, takes: Takes::Either, batch: false, messages };
+        let ask = McpAsk::Post { session, takes, batch: false, messages };
         self.ask(&self.who.clone(), Ask::Mcp { server: server.map(named), ask })
     }
 
@@ -159,6 +179,11 @@ impl Stage {
             Some(Answer::McpResult { before, result }) => {
                 serde_json::from_slice(&[before.as_bytes(), &result, b"}"].concat()).expect("JSON")
             }
+            Some(Answer::McpList { before, items, behind }) => {
+                let items: Vec<&[u8]> = items.iter().map(|part| &part[..]).collect();
+                let message = [before.as_bytes(), &items.concat(), behind.as_bytes()].concat();
+                serde_json::from_slice(&message).expect("JSON")
+            }
             Some(Answer::Stream { .. }) => {
                 let last = self.events.get_mut(&conn).and_then(Vec::pop).expect("an answer");
                 assert!(self.ended.contains(&conn), "{last} ends the stream");
@@ -176,6 +201,11 @@ impl Stage {
 
     pub fn is_answered(&self, conn: ConnId) -> bool {
         self.answers.contains_key(&conn)
+    }
+
+    /// Its answer is made of what others get, too.
+    pub fn is_shared(&self, conn: ConnId) -> bool {
+        matches!(self.answers.get(&conn), Some(Answer::McpList { .. }))
     }
 
     /// What has come on an open stream so far.
@@ -233,7 +263,7 @@ impl Stage {
                     self.running.insert(instance, definition.name.clone());
                     self.core.handle(Input::Launched { instance }, self.now);
                 }
-                Output::Write { instance, bytes, .. } => {
+                Output::Write { instance, bytes, .. } | Output::Reply { instance, bytes } => {
                     for line in bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
                         let message: Value = serde_json::from_slice(line).expect("JSON");
                         self.take(instance, message);
@@ -246,6 +276,9 @@ impl Stage {
                 }
                 Output::RemoveVolumes { server, .. } => {
                     self.core.handle(Input::VolumesRemoved { server, outcome: Ok(()) }, self.now);
+                }
+                Output::KeepDecisions { version, .. } => {
+                    self.core.handle(Input::DecisionsKept { version, outcome: Ok(()) }, self.now);
                 }
                 Output::Discard { .. }
                 | Output::News { .. }
@@ -305,7 +338,7 @@ impl Stage {
                     json!({"resultType": "complete", "supportedVersions": versions, "capabilities": capabilities, "_meta": meta}),
                 )
             }
-            (Some("tools/list"), _) => Ok(json!({"tools": [{"name": "t"}]})),
+            (Some("tools/list"), _) => Ok(self.tools.clone().unwrap_or_else(|| json!({"tools": [{"name": "t"}]}))),
             (Some("resources/list"), _) if self.children.get(&name) == Some(&Child::Bare) => {
                 Ok(json!({"resources": []}))
             }
@@ -331,6 +364,10 @@ impl Stage {
 
 pub fn someone() -> Principal {
     Principal::anonymous()
+}
+
+pub fn guest() -> Principal {
+    Principal { name: "guest".into(), ..someone() }
 }
 
 pub fn named(name: &str) -> ServerRef {

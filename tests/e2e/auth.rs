@@ -1,8 +1,10 @@
 //! Who may do what: no token, a wrong one, one with little power, one that was taken back.
 
-use crate::support::{BASE, Daemon, Http, RUDE, Reply, python};
+use crate::support::{BASE, Daemon, Http, RUDE, Reply, python, python_with};
 use serde_json::json;
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
 
 fn ask(daemon: &Daemon, token: &str, method: &str, path: &str) -> Reply {
     Http::connect(daemon.address(), token).request(method, path, None)
@@ -98,4 +100,71 @@ fn without_authentication_a_loopback_listener_serves_everybody_and_a_public_one_
     assert_eq!(public.status.code(), Some(2), "{public:?}");
     let told = String::from_utf8_lossy(&public.stderr);
     assert!(told.contains("auth"), "{told}");
+}
+
+/// A server on stdio, one that speaks HTTP, and one that is not there: the same words for all of them, to whoever may not
+/// see them.
+#[test]
+fn whoever_may_not_see_a_server_is_not_told_that_it_is_there() {
+    let daemon = Daemon::start();
+    daemon.register(&python("piped", "crun", RUDE));
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port").port();
+    let mut web = python_with("speaks", "crun", include_str!("../fixtures/relayed.py"), &["80"]);
+    (web["ports"], web["stdio_bridge"]) = (json!([format!("{port}:80")]), json!(false));
+    let web = daemon.register(&web);
+    let limited = create(&daemon, &["limited", "--scope", "mcp:call,admin:read,admin:write", "--server", "other"]);
+    let reader = create(&daemon, &["reader", "--scope", "admin:read", "--server", "other"]);
+    let names = ["nosuch", "piped", "speaks", web["workspace_id"].as_str().expect("an id")];
+
+    let paths: Vec<String> = ["", "/", "/x", "/sse", "/messages", "/x/y"].map(|rest| format!("/mcp/NAME{rest}")).into();
+    let below =
+        ["", "/mcp", "/mcp/x", "/mcp/sse", "/call", "/logs", "/tools", "/stop", "/restart", "/sse", "/messages", "/x"];
+    let paths = paths.into_iter().chain(below.map(|rest| format!("{BASE}/NAME{rest}")));
+    let paths: Vec<String> = paths.chain(below.map(|rest| format!("/api/v1/mcp/hosted/NAME{rest}"))).collect();
+    for token in ["", "wrong", &limited, &reader] {
+        for path in &paths {
+            for method in ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "BREW"] {
+                for body in ["", r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#, "{"] {
+                    let told: Vec<_> = names
+                        .iter()
+                        .map(|name| told(&daemon, token, method, &path.replace("NAME", name), body, name))
+                        .collect();
+                    for (name, other) in names.iter().zip(&told) {
+                        assert_eq!(*other, told[0], "{method} {path} {body} as {token:?}: {name}");
+                    }
+                    // Without a token nothing below an endpoint is anything but that.
+                    assert!(!token.is_empty() || !path.starts_with("/mcp/") || told[0].0 == 401, "{told:?}");
+                }
+            }
+        }
+    }
+    for line in ["PUT /mcp/NAME", "POST /mcp/NAME", "POST /mcp/NAME/x"] {
+        for token in ["wrong", &limited, &reader] {
+            let early = names.map(|name| refused_early(&daemon, token, &line.replace("NAME", name)));
+            assert!(early.iter().all(|one| *one == early[0]), "{line} as {token}: {early:?}");
+        }
+    }
+}
+
+/// Is a request refused before its body has come?
+fn refused_early(daemon: &Daemon, token: &str, line: &str) -> bool {
+    let mut http = Http::connect(daemon.address(), "");
+    let head = format!("{line} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nContent-Length: 9\r\n\r\n");
+    http.send_raw(head.as_bytes()).expect("it listens");
+    http.has_answer_within(Duration::from_millis(300))
+}
+
+/// Status, headers and body of an answer, without the name that was asked for and the time.
+fn told(daemon: &Daemon, token: &str, method: &str, path: &str, body: &str, name: &str) -> (u16, String, String) {
+    let mut http = Http::connect(daemon.address(), "");
+    let authorization = if token.is_empty() { String::new() } else { format!("Authorization: Bearer {token}\r\n") };
+    let media = "Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n";
+    let length = body.len();
+    let head = format!("{method} {path} HTTP/1.1\r\nHost: x\r\n{authorization}{media}Content-Length: {length}\r\n\r\n");
+    http.send_raw(format!("{head}{body}").as_bytes()).expect("it listens");
+    let reply = http.read_reply(method == "HEAD").unwrap_or_else(|e| panic!("{method} {path}: {e}"));
+    let mut headers = reply.headers.clone();
+    headers.retain(|(name, _)| name != "date" && name != "content-length");
+    let plain = |text: String| text.replace(name, "NAME");
+    (reply.status, plain(format!("{headers:?}")), plain(reply.body_text()))
 }

@@ -4,7 +4,7 @@
 use crate::support::world::weight_of;
 use crate::support::{BASE, Daemon, Http, eventually};
 use std::time::Duration;
-use stdiod::limits::{BODY_MAX, REQUESTS_BYTES_MAX};
+use stdiod::limits::{BODY_MAX, SHARE_MEMORY};
 
 const REQUESTS: u64 = 10_000;
 const CLIENTS: u64 = 8;
@@ -40,7 +40,7 @@ fn bodies_that_never_end_cannot_fill_the_memory_and_hurt_nobody_else() {
     let daemon = Daemon::start();
     let before = weight_of(daemon.pid()).1;
     let body = large_call(SENT + 1000);
-    let fitting = REQUESTS_BYTES_MAX / BODY_MAX;
+    let fitting = SHARE_MEMORY.principal / BODY_MAX;
     let mut slow: Vec<Http> = Vec::new();
     for _ in 0..fitting + 12 {
         let mut http = daemon.http();
@@ -49,7 +49,7 @@ fn bodies_that_never_end_cannot_fill_the_memory_and_hurt_nobody_else() {
         slow.push(http);
     }
     let grown = weight_of(daemon.pid()).1.saturating_sub(before);
-    assert!(grown < REQUESTS_BYTES_MAX as u64 + GROWTH_MAX, "the daemon has grown by {grown}");
+    assert!(grown < SHARE_MEMORY.principal as u64 + GROWTH_MAX, "the daemon has grown by {grown}");
     // Others are served meanwhile; one that sends hundreds of requests at once is, or is told why not.
     assert_eq!(daemon.get(BASE).status, 200);
     let mut last = Vec::new();

@@ -7,7 +7,10 @@ use std::process::Command;
 
 const SERVER: &str = include_str!("../fixtures/image-server.sh");
 
-on_both_providers!(an_imported_image_runs_with_its_own_entrypoint_env_and_user);
+on_both_providers!(
+    an_imported_image_runs_with_its_own_entrypoint_env_and_user,
+    nobody_asks_their_way_out_of_the_user_namespace,
+);
 
 fn an_imported_image_runs_with_its_own_entrypoint_env_and_user(provider: &str) {
     let daemon = Daemon::start();
@@ -44,9 +47,8 @@ fn an_imported_image_runs_with_its_own_entrypoint_env_and_user(provider: &str) {
     assert!(shown["environment"].to_string().contains("OVERRIDE"), "{shown:#}");
 }
 
-/// Only crun shares the host's kernel, and so the meaning of its numbers.
-#[test]
-fn an_image_cannot_ask_its_way_out_of_the_user_namespace() {
+/// Whether it is the image that asks, or the definition.
+fn nobody_asks_their_way_out_of_the_user_namespace(provider: &str) {
     let daemon = Daemon::start();
     let layout = build_image(&daemon.scratch("image"));
     let image = format!("{}:v1", layout.display());
@@ -56,16 +58,20 @@ fn an_image_cannot_ask_its_way_out_of_the_user_namespace() {
         let imported = daemon.cli(&["image", "import", &image, "--name", &format!("{name}:1")]);
         assert!(imported.status.success(), "{imported:?}");
         let status = daemon.try_register(&json!({
-            "name": name, "provider": "crun", "image": format!("{name}:1"), "restart_policy": "never",
+            "name": name, "provider": provider, "image": format!("{name}:1"), "restart_policy": "never",
         }));
         let status = status.json();
         let told = status["last_error"].as_str().unwrap_or_default();
         assert!(told.contains(user) && told.contains("`user`"), "{user}: {status:#}\n{}", daemon.log_tail());
     }
-    // Whoever runs the daemon may.
-    daemon.register(&json!({"name": "asked", "provider": "crun", "image": "out-0:1", "user": "1048576:1048576"}));
+    for user in ["1048576:1048576", "1048576", "0:1048576"] {
+        let asked = json!({"name": "asked", "provider": provider, "image": "out-0:1", "user": user});
+        let reply = daemon.try_register(&asked);
+        assert_eq!((reply.status, &reply.json()["error"]["data"]["field"]), (400, &json!("user")), "{user}: {reply}");
+    }
+    daemon.register(&json!({"name": "asked", "provider": provider, "image": "out-0:1", "user": "1048575:1048575"}));
     let told = daemon.text("asked", "who", json!({}));
-    assert!(told.starts_with("uid=1048576 gid=1048576 "), "{told}");
+    assert!(told.starts_with("uid=1048575 gid=1048575 "), "{told}");
 }
 
 /// An OCI layout with the tag `v1`: busybox, one script, and a configuration of its own.

@@ -4,23 +4,33 @@
 
 mod auth;
 mod bridge;
+mod browser;
 mod cli;
 mod clients;
 mod conformance;
+mod control;
 mod crash;
+mod environment;
 mod escape;
+mod fence;
 mod guide;
 mod health;
+mod host_view;
 mod hostile_http;
 mod hostile_image;
 mod http;
 mod image;
+mod launcher;
 mod limits;
 mod lives;
 mod logs;
 mod mcp;
+mod mcp_neighbours;
 mod network;
 mod package;
+mod relay;
+mod shares;
 mod shutdown;
 #[path = "../support/mod.rs"]
 mod support;
+mod volumes;

@@ -1,5 +1,5 @@
-//! Servers with a network: published ports, HTTP servers without a bridge, egress lists, named networks; all of it gone
-//! with the instance, and after a crash of the daemon too.
+//! Servers with a network: published ports, HTTP servers without a bridge; all of it gone with the instance, and after a
+//! crash of the daemon too. What a server reaches and who reaches it is in `fence`.
 
 use crate::support::{self, BASE, Daemon, Http, eventually, on_both_providers, python_with};
 use serde_json::json;
@@ -17,7 +17,6 @@ const EVERYTHING: &str =
 on_both_providers!(
     the_reference_server_is_reached_by_its_port_and_through_the_daemon,
     an_http_server_is_ready_when_its_port_answers_and_comes_back_after_a_kill,
-    an_egress_list_opens_what_it_says_and_nothing_else,
 );
 
 fn an_http_server_is_ready_when_its_port_answers_and_comes_back_after_a_kill(provider: &str) {
@@ -87,19 +86,23 @@ fn an_http_server_is_ready_when_its_port_answers_and_comes_back_after_a_kill(pro
     assert_eq!(get(port, "/again").json()["path"], "/again");
 
     // Of a daemon that is killed everything is found again.
-    assert!(tables().contains("stdiod_"), "the fence is a table of ours: {}", tables());
+    assert_eq!(fences_of(&daemon).matches("chain server_").count(), 1, "{}", fences_of(&daemon));
     daemon.kill();
     daemon.start_again();
     daemon.wait_ready("web");
     assert_eq!(get(port, "/second-life").json()["path"], "/second-life");
-    assert_eq!(tables_of(&daemon), 1, "{}", tables());
+    assert_eq!(fences_of(&daemon).matches("chain server_").count(), 1, "{}", fences_of(&daemon));
     assert_eq!(daemon.request("POST", &format!("{BASE}/web/stop"), None).json()["status"], "stopped");
     assert!(TcpStream::connect(("127.0.0.1", port)).is_err(), "a stopped server has no port");
-    assert!(eventually(Duration::from_secs(20), || tables_of(&daemon) == 0), "{}", tables());
-    let leases = daemon.data_dir.join("run/leases");
-    let left = std::fs::read_dir(leases).into_iter().flatten().flatten().flat_map(|net| std::fs::read_dir(net.path()));
-    let left: Vec<_> = left.flatten().flatten().map(|lease| lease.file_name()).collect();
-    assert!(!left.iter().any(|lease| lease.to_string_lossy().starts_with("10.")), "{left:?}");
+    assert!(eventually(Duration::from_secs(20), || fences_of(&daemon).is_empty()), "{}", fences_of(&daemon));
+    // The address goes last: while it has one, nobody else gets it.
+    let leases = || {
+        let networks = std::fs::read_dir(daemon.data_dir.join("run/leases")).into_iter().flatten().flatten();
+        let files = networks.flat_map(|network| std::fs::read_dir(network.path())).flatten().flatten();
+        files.map(|lease| lease.file_name().to_string_lossy().into_owned()).collect::<Vec<_>>()
+    };
+    let free = || !leases().iter().any(|lease| lease.starts_with("10."));
+    assert!(eventually(Duration::from_secs(20), free), "{:?}", leases());
 }
 
 fn the_reference_server_is_reached_by_its_port_and_through_the_daemon(provider: &str) {
@@ -203,68 +206,6 @@ fn a_port_that_many_ask_for_at_once_is_given_to_one() {
     assert_eq!(given.iter().filter(|status| **status == 409).count(), 7, "{given:?}");
 }
 
-fn an_egress_list_opens_what_it_says_and_nothing_else(provider: &str) {
-    let conf_dir = support::short_temporary_directory();
-    // Both providers' tests run at once.
-    let net = if provider == "gvisor" { "10.251.7" } else { "10.251.8" };
-    let name = format!("sdt{}{}", &provider[..1], std::process::id());
-    let conf = json!({
-        "cniVersion": "1.0.0", "name": "tools",
-        "plugins": [{
-            "type": "bridge", "bridge": name, "isGateway": true, "ipMasq": true,
-            "ipam": {"type": "host-local", "dataDir": conf_dir.join("leases"),
-                     "ranges": [[{"subnet": format!("{net}.0/24")}]], "routes": [{"dst": "0.0.0.0/0"}]},
-            "dns": {"nameservers": ["192.0.2.53"]},
-        }],
-    });
-    std::fs::write(conf_dir.join("tools.conflist"), conf.to_string()).expect("a file");
-    let bridge = Bridge(name);
-    let daemon = Daemon::with("STDIOD_NETWORK_DIRS", conf_dir.to_str().expect("our own name")).start();
-    let (listed, other) = (Greeter::start("0.0.0.0:0"), Greeter::start("0.0.0.0:0"));
-    let port = free_port();
-    let mut web = python_with("web", provider, WEB, &["8000"]);
-    web["ports"] = json!([format!("{port}:8000")]);
-    web["network"] = json!("tools");
-    web["egress"] = json!([format!("{net}.1:{}", listed.port), format!("localhost:{}", listed.port)]);
-    let status = daemon.register(&web);
-    assert_eq!(status["network"], "tools", "{status:#}");
-    let connect = |to: &str| get(port, &format!("/connect?{to}")).body_text();
-    assert_eq!(connect(&format!("{net}.1:{}", listed.port)), "connected hello");
-    for to in [
-        format!("{net}.1:{}", other.port),
-        format!("{}:{}", own_address(), listed.port),
-        format!("127.0.0.1:{}", listed.port),
-        "192.0.2.1:80".to_string(),
-    ] {
-        let told = connect(&to);
-        assert!(!told.starts_with("connected"), "{to}: {told}");
-    }
-    assert!(get(port, "/file?/etc/resolv.conf").body_text().contains("192.0.2.53"));
-    assert!(get(port, "/file?/etc/hosts").body_text().contains(net));
-
-    // Without a list the network leads where it leads.
-    let without = daemon.request("PATCH", &format!("{BASE}/web"), Some(&json!({"egress": null})));
-    assert_eq!(without.json()["status"], "ready", "{without}");
-    assert_eq!(connect(&format!("{net}.1:{}", other.port)), "connected hello");
-    assert_eq!(connect(&format!("{}:{}", own_address(), other.port)), "connected hello");
-
-    drop(daemon);
-    drop(bridge);
-    let left: Vec<_> = std::fs::read_dir(conf_dir.join("leases/tools")).expect("leases").flatten().collect();
-    let left: Vec<_> = left.iter().map(|lease| lease.file_name().to_string_lossy().into_owned()).collect();
-    assert!(!left.iter().any(|lease| lease.starts_with("10.")), "{left:?}");
-    std::fs::remove_dir_all(conf_dir).expect("our own");
-}
-
-/// The bridge that a named network makes is the network's, not an instance's: it stays, and this test removes its own.
-struct Bridge(String);
-
-impl Drop for Bridge {
-    fn drop(&mut self) {
-        let _ = Command::new("ip").args(["link", "del", &self.0]).output();
-    }
-}
-
 /// Says hello to whoever connects, as long as it lives.
 struct Greeter {
     port: u16,
@@ -311,12 +252,9 @@ fn gateway_of(routes: &str) -> String {
     gateway.map_or_else(own_address, |gateway| gateway.to_string())
 }
 
-fn tables() -> String {
-    let output = Command::new("nft").args(["list", "tables"]).output().expect("nft: scripts/setup installs it");
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-fn tables_of(daemon: &Daemon) -> usize {
-    let mark = stdiod::sandbox::plan::Layout::of(daemon.data_dir.clone()).mark;
-    tables().lines().filter(|line| line.contains(&format!("stdiod_{mark}_"))).count()
+/// The daemon's table, as nft shows it; nothing, if there is none.
+fn fences_of(daemon: &Daemon) -> String {
+    let table = format!("stdiod_{}", stdiod::sandbox::plan::Layout::of(daemon.data_dir.clone()).mark);
+    let output = Command::new("nft").args(["list", "table", "inet", &table]).output();
+    String::from_utf8_lossy(&output.expect("nft: scripts/setup installs it").stdout).into_owned()
 }

@@ -62,8 +62,10 @@ fn servers_of_npx_and_uvx_run_without_an_image_and_then_without_a_network(provid
 fn use_them(daemon: &Daemon, word: &str) {
     let path = format!("/data/{word}.txt");
     daemon.text("filesystem", "write_file", json!({"path": path, "content": word}));
-    let kept = daemon.data_dir.join(format!("volumes/filesystem{path}"));
-    assert_eq!(std::fs::read_to_string(kept).expect("it is in the volume"), word);
+    let kept = daemon.in_volume("filesystem", "/data", |data| {
+        std::fs::read_to_string(data.join(format!("{word}.txt"))).expect("it is in the volume")
+    });
+    assert_eq!(kept, word);
     let outside = daemon.tool("filesystem", "read_text_file", json!({"path": "/etc/passwd"})).json();
     assert_eq!(outside["result"]["isError"], true, "{outside}");
 

@@ -1,6 +1,7 @@
 //! Fake processes: what a kernel and a hostile server might do, one step at a time.
 
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use stdiod::core::definition::Framing;
 use stdiod::wire::lines::Lines;
 
@@ -56,6 +57,11 @@ pub struct Process {
     pub unsaid: Option<(Vec<u8>, Words)>,
     /// Requests it has read and not answered.
     pub asked: Vec<(u64, Value)>,
+    /// Calls of clients that it has read, that were cancelled since, and that it has not answered all the same.
+    pub given_up: Vec<(u64, Value)>,
+    /// Questions that it has asked so far, and those that have no answer yet.
+    pub questions: u64,
+    pub open_questions: BTreeSet<String>,
     /// It has been told to stop: it will, sooner or later.
     pub told_to_stop: bool,
     pub killed: bool,
@@ -79,6 +85,9 @@ impl Process {
             lines: Lines::with_framing(Framing::Newline),
             unsaid: None,
             asked: Vec::new(),
+            given_up: Vec::new(),
+            questions: 0,
+            open_questions: BTreeSet::new(),
             told_to_stop: false,
             killed: false,
             touched: false,
@@ -98,8 +107,16 @@ impl Process {
                 (Some(id), Some(_)) => self.asked.push((id.as_u64().expect("minted ids are numbers"), message)),
                 (None, Some("notifications/cancelled")) => {
                     let id = message["params"]["requestId"].as_u64().expect("it names the call");
-                    self.asked.retain(|(other, _)| *other != id);
+                    let (meant, rest) =
+                        std::mem::take(&mut self.asked).into_iter().partition(|(other, _)| *other == id);
+                    self.asked = rest;
+                    let meant: Vec<(u64, Value)> = meant;
+                    self.given_up.extend(meant.into_iter().filter(|(_, request)| request["method"] == "tools/call"));
                     self.suspected = true;
+                }
+                (Some(id), None) => {
+                    let id = id.as_str().expect("it is a question's");
+                    assert!(self.open_questions.remove(id), "never asked, or answered twice: {message}");
                 }
                 (None, Some("notifications/initialized")) => {}
                 other => panic!("the daemon wrote {other:?}: {message}"),
@@ -110,6 +127,12 @@ impl Process {
     /// Calls of clients that it has in hand.
     pub fn calls(&self) -> usize {
         self.asked.iter().filter(|(_, request)| request["method"] == "tools/call").count()
+    }
+
+    /// The tokens of all calls of clients that it has read and not answered, given up or not.
+    pub fn unanswered(&self) -> impl Iterator<Item = &str> {
+        let calls = self.asked.iter().chain(&self.given_up).filter(|(_, request)| request["method"] == "tools/call");
+        calls.map(|(_, request)| request["params"]["token"].as_str().expect("every call has one"))
     }
 
     /// Progress of one of its calls, under the token that came with it, or of nothing.
@@ -132,7 +155,7 @@ impl Process {
             ("initialize", 1) if rng.one_in(4) => error(id, -32000),
             ("initialize", _) => {
                 format!(
-                    r#"{{"jsonrpc":"2.0","id":{id},"result":{{"protocolVersion":"2025-11-25","serverInfo":{{"name":"s"}}}}}}"#
+                    r#"{{"jsonrpc":"2.0","id":{id},"result":{{"protocolVersion":"2025-11-25","capabilities":{{"logging":{{}}}},"serverInfo":{{"name":"s"}}}}}}"#
                 )
             }
             ("ping", 0) => error(id, -32601),

@@ -9,6 +9,7 @@ pub struct FakeStore {
     pub up: bool,
     pub rows: BTreeMap<ServerId, StoredServer>,
     pub tokens: BTreeMap<String, Token>,
+    pub volume_removals: BTreeMap<ServerId, String>,
     /// Rows that were there once.
     pub ever: BTreeSet<ServerId>,
     pub queue: VecDeque<(StoreSeq, StoreOp)>,
@@ -18,6 +19,8 @@ impl FakeStore {
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
             servers: self.rows.values().cloned().collect(),
+            unfit: Vec::new(),
+            volume_removals: self.volume_removals.iter().map(|(id, name)| (*id, name.clone())).collect(),
             tokens: self.tokens.values().map(|token| (uuid::Uuid::nil(), token.clone())).collect(),
         }
     }
@@ -36,6 +39,16 @@ impl FakeStore {
         }
     }
 
+    /// The next operation is refused, for whatever reason; statuses are not worth one.
+    pub fn refuse(&mut self) -> Option<(StoreSeq, StoreOutcome)> {
+        let is_status = |(_, op): &&(StoreSeq, StoreOp)| matches!(op, StoreOp::SaveStatus { .. });
+        if !self.up || self.queue.front().filter(is_status).is_some() {
+            return self.step(true, false);
+        }
+        let (seq, _) = self.queue.pop_front()?;
+        Some((seq, StoreOutcome::Rejected("no".to_string())))
+    }
+
     fn apply(&mut self, op: StoreOp) -> Result<(), String> {
         match op {
             StoreOp::InsertServer(row) => {
@@ -44,6 +57,7 @@ impl FakeStore {
                     return Err(format!("duplicate name {name}"));
                 }
                 self.ever.insert(row.id);
+                self.volume_removals.retain(|id, other| *id != row.id && other != name);
                 self.rows.insert(row.id, *row);
             }
             StoreOp::UpdateServer { id, definition, desired_up } => {
@@ -51,7 +65,18 @@ impl FakeStore {
                 row.definition = (*definition).clone();
                 row.desired_up = desired_up;
             }
-            StoreOp::DeleteServer { id } => _ = self.rows.remove(&id),
+            StoreOp::SetDesired { id, up } => {
+                if let Some(row) = self.rows.get_mut(&id) {
+                    row.desired_up = up;
+                }
+            }
+            StoreOp::DeleteServer { id, volumes } => {
+                self.rows.remove(&id);
+                match volumes {
+                    Some(name) => _ = self.volume_removals.insert(id, name),
+                    None => _ = self.volume_removals.remove(&id),
+                }
+            }
             StoreOp::SaveStatus { id, status } => {
                 if let Some(row) = self.rows.get_mut(&id) {
                     row.status = *status;

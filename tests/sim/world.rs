@@ -1,8 +1,10 @@
 //! The world around a core: it makes things happen at random and checks everything the core does about them.
 
 mod clients;
+mod durable;
 mod mcp;
 mod rest;
+mod whose;
 
 use super::kernel::{Process, Rng, Stage, Words};
 use super::shadow::Shadow;
@@ -10,12 +12,12 @@ use super::store::FakeStore;
 use std::collections::{BTreeMap, BTreeSet};
 use stdiod::api::auth::Principal;
 use stdiod::api::fault::Code;
+use stdiod::core::Core;
 use stdiod::core::contract::{
     Answer, Ask, Exit, ExitCause, Input, LaunchFault, LaunchFaultKind, News, NewsKind, Now, Output, Status, StatusView,
     StopSignal, StoreOp, StreamEvent,
 };
 use stdiod::core::definition::{Definition, RestartPolicy};
-use stdiod::core::{Core, Settings};
 use stdiod::ids::{ConnId, InstanceId, PullId, ServerId};
 use stdiod::wire::lines::Line;
 
@@ -26,7 +28,9 @@ const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 enum Question {
     Call { params: String },
     Register,
-    Delete { name: &'static str },
+    Delete { name: &'static str, volumes: bool, life: Option<ServerId> },
+    Stop { name: &'static str, life: Option<ServerId>, hands: u64 },
+    Revoke { name: &'static str, hash: Option<[u8; 32]> },
     Watch,
     Mcp(mcp::Waiting),
     Other,
@@ -45,6 +49,16 @@ pub struct World {
     /// Volumes on their way out: whose, and the name they are under.
     removals: BTreeMap<ServerId, String>,
     store: FakeStore,
+    disk: durable::FakeDisk,
+    promises: durable::Promises,
+    /// Who has which name, and whose data is in the volumes under it.
+    lives: BTreeMap<String, ServerId>,
+    volumes: BTreeMap<String, BTreeSet<ServerId>>,
+    /// Servers that were deleted with their volumes, and servers that are to stay down.
+    condemned: BTreeSet<ServerId>,
+    stopped: BTreeSet<ServerId>,
+    /// How often somebody had a hand on a server that may start it.
+    hands: BTreeMap<&'static str, u64>,
     pub(super) shadows: BTreeMap<String, Shadow>,
     pub(super) definitions: BTreeMap<String, Definition>,
     registered: BTreeSet<ServerId>,
@@ -61,19 +75,8 @@ pub struct World {
 impl World {
     pub fn new(seed: u64) -> World {
         let mut rng = Rng(seed);
-        let mut bytes = [0; 32];
-        bytes[..8].copy_from_slice(&rng.next().to_le_bytes());
-        let core = Core::new(Settings {
-            default_provider: "gvisor".to_string(),
-            providers: vec!["gvisor".to_string()],
-            hosting: true,
-            admin_token_hash: [7; 32],
-            separator: ":".to_string(),
-            seed: bytes,
-            ..Settings::default()
-        });
         World {
-            core,
+            core: durable::new_core(&mut rng, Vec::new()),
             rng,
             now: Now { mono_ms: 1, unix_ms: 1_700_000_000_000 },
             conns: 0,
@@ -83,6 +86,13 @@ impl World {
             pulls: BTreeMap::new(),
             removals: BTreeMap::new(),
             store: FakeStore::default(),
+            disk: durable::FakeDisk::default(),
+            promises: durable::Promises::default(),
+            lives: BTreeMap::new(),
+            volumes: BTreeMap::new(),
+            condemned: BTreeSet::new(),
+            stopped: BTreeSet::new(),
+            hands: BTreeMap::new(),
             shadows: BTreeMap::new(),
             definitions: BTreeMap::new(),
             registered: BTreeSet::new(),
@@ -97,12 +107,7 @@ impl World {
 
     /// Lives for so many steps, then lets everything settle and checks that it does.
     pub fn run(mut self, steps: usize) -> u64 {
-        if self.rng.one_in(2) {
-            self.input(swept());
-        }
-        self.open_store();
-        self.input(swept());
-        self.ask(Ask::News, Question::Watch);
+        self.boot();
         for _ in 0..steps {
             self.step();
         }
@@ -112,6 +117,9 @@ impl World {
     }
 
     fn step(&mut self) {
+        if self.rng.one_in(500) {
+            return self.killed();
+        }
         match self.rng.below(20) {
             0..=2 => self.ask_call(),
             3..=4 => self.agent_step(),
@@ -120,6 +128,7 @@ impl World {
             7..=12 if self.rng.one_in(4) => self.pull_step(),
             7..=12 if self.rng.one_in(6) => self.removal_step(),
             7..=12 => self.process_step(),
+            13..=15 if self.rng.one_in(4) => self.disk_step(),
             13..=15 => self.store_step(),
             16 => self.toggle_store(),
             17..=18 => {
@@ -229,6 +238,8 @@ impl World {
             7 => self.discards_long_line(instance),
             8 => self.answers(instance, true),
             9 => self.says_neither(instance),
+            10..=12 => self.says_for_a_call(instance),
+            13 => self.answers_late(instance),
             _ => self.answers(instance, false),
         }
     }
@@ -339,65 +350,17 @@ impl World {
     }
 
     pub(super) fn removal_step(&mut self) {
-        let Some((server, _)) = self.removals.pop_first() else { return };
+        let Some((server, name)) = self.removals.pop_first() else { return };
         let outcome = if self.rng.one_in(5) { Err("no space to remove".to_string()) } else { Ok(()) };
+        if outcome.is_ok() {
+            self.volumes.remove(&name);
+        }
         self.input(Input::VolumesRemoved { server, outcome });
     }
 
     fn death(&mut self, server: &str, launch: bool) {
         let Some(rules) = self.definitions.get(server).map(|d| d.crash_loop.clone()) else { return };
         self.shadows.entry(server.to_string()).or_default().death(&rules, self.now.mono_ms, launch);
-    }
-
-    // --- the store --------------------------------------------------------------------------------------------------
-
-    fn open_store(&mut self) {
-        self.store.up = true;
-        let snapshot = Some(Box::new(self.store.snapshot()));
-        self.input(Input::StoreOpened { snapshot });
-    }
-
-    fn toggle_store(&mut self) {
-        match (self.store.up, self.rng.below(3)) {
-            (true, 0) => {
-                self.store.up = false;
-                self.input(Input::StoreLost { why: "gone".to_string() });
-            }
-            (false, _) => {
-                self.store.up = true;
-                self.input(Input::StoreOpened { snapshot: None });
-            }
-            (true, _) => {}
-        }
-    }
-
-    fn store_step(&mut self) {
-        let (commits, breaks) = (self.rng.one_in(2), self.rng.one_in(30));
-        self.foresee();
-        let Some((seq, outcome)) = self.store.step(commits, breaks) else { return };
-        if breaks && self.store.up {
-            self.store.up = false;
-            self.input(Input::StoreLost { why: "broke".to_string() });
-        }
-        self.input(Input::StoreDone { seq, outcome });
-    }
-
-    /// A hand on a server takes effect when it is stored; until the outcome is known either bound may hold.
-    fn foresee(&mut self) {
-        let Some((_, op)) = self.store.queue.front() else { return };
-        let (name, max) = match op {
-            StoreOp::UpdateServer { definition, .. } => (definition.name.clone(), definition.max_in_flight),
-            StoreOp::InsertServer(row) => (row.definition.name.clone(), 1),
-            StoreOp::DeleteServer { id } => match self.store.rows.get(id) {
-                Some(row) => (row.definition.name.clone(), 1),
-                None => return,
-            },
-            StoreOp::SaveStatus { .. } | StoreOp::InsertToken { .. } | StoreOp::DeleteToken { .. } => return,
-        };
-        self.touch(&name);
-        if let Some(definition) = self.definitions.get_mut(&name) {
-            definition.max_in_flight = definition.max_in_flight.max(max);
-        }
     }
 
     // --- what the core does -----------------------------------------------------------------------------------------
@@ -429,7 +392,7 @@ impl World {
                 {
                     self.core.handle(Input::Unwritten { call }, self.now);
                 }
-                Output::Write { instance, bytes, .. } => {
+                Output::Write { instance, bytes, .. } | Output::Reply { instance, bytes } => {
                     if let Some(process) = self.processes.get_mut(&instance) {
                         process.read_stdin(&bytes);
                         let definition = &self.definitions[&process.server];
@@ -468,7 +431,13 @@ impl World {
                     assert!(self.processes.values().all(|p| p.server != name), "{name} runs, and its volumes go");
                     assert!(self.removals.insert(server, name).is_none(), "volumes are removed once");
                 }
-                Output::Store { seq, op } => self.store.queue.push_back((seq, op)),
+                Output::Store { seq, op } => {
+                    if let StoreOp::InsertServer(row) = &op {
+                        self.lives.insert(row.definition.name.clone(), row.id);
+                    }
+                    self.store.queue.push_back((seq, op));
+                }
+                Output::KeepDecisions { version, decisions } => self.disk.begin(version, decisions, self.now),
                 Output::Exit => self.exited = true,
             }
         }
@@ -499,6 +468,7 @@ impl World {
         assert!(self.removals.values().all(|other| *other != name), "{name} starts in volumes that are being removed");
         let earliest = self.shadows.get(&name).map_or(0, |shadow| shadow.earliest);
         assert!(self.now.mono_ms >= earliest, "{name} starts at {}, not before {earliest}", self.now.mono_ms);
+        self.check_launch(&name);
         self.processes.insert(instance, Process::new(&name));
         self.definitions.insert(name, definition);
     }
@@ -521,17 +491,34 @@ impl World {
                 self.registered.insert(view.id);
             }
             (Question::Register, Answer::Refused(_)) => {}
-            (Question::Delete { name }, Answer::Deleted) => {
+            (Question::Delete { name, volumes, life }, Answer::Deleted) => {
+                self.check_deleted(name, volumes, life);
                 assert!(self.processes.values().all(|p| p.server != name), "gone, but it runs");
                 assert!(self.removals.values().all(|other| other != name), "gone, but its volumes are there");
                 self.shadows.remove(name);
             }
-            (Question::Watch, Answer::News(_)) => self.watcher = Some(conn),
+            (Question::Stop { name, life, hands }, Answer::Status(view)) => {
+                self.check_stopped(name, life, hands, &view)
+            }
+            (Question::Revoke { name, hash }, Answer::TokenRevoked) => self.check_revoked(name, hash),
+            (Question::Stop { .. } | Question::Revoke { .. }, Answer::Refused(fault)) => {
+                assert_eq!(fault.code, Code::NotFound, "these act at once");
+            }
+            (Question::Delete { .. }, Answer::Refused(fault)) => {
+                let unfinished =
+                    fault.message.contains("not all of its volumes") || fault.message.contains("on its way");
+                assert!(fault.code == Code::NotFound || unfinished, "these act at once: {fault:?}");
+            }
+            (Question::Watch, Answer::News(list)) => {
+                self.watcher = Some(conn);
+                self.told = list.into_iter().map(|news| (news.server, (news.name, news.to))).collect();
+            }
             (Question::Other, Answer::Stream { .. }) => _ = self.followers.insert(conn),
             (Question::Other, Answer::List(views)) => self.listed = views,
-            (Question::Other | Question::Delete { .. }, other) => {
+            (Question::Other, other) => {
                 if let Answer::Status(view) = other {
-                    assert!(view.waiting <= view.definition.queue_max as usize);
+                    // The daemon's own wait beside those of clients: lists, and a log level.
+                    assert!(view.waiting <= view.definition.queue_max as usize + 5);
                 }
             }
             (question, answer) => panic!("{question:?} was answered with {answer:?}"),
@@ -555,8 +542,4 @@ fn check_ping(process: &Process, definition: &Definition, now_ms: u64) {
     let silent_ms = now_ms - process.wrote_ms.max(process.said_ms);
     assert!(silent_ms >= heartbeat_ms, "asked after {silent_ms} ms of silence");
     assert!(definition.max_in_flight > 1 || process.calls() == 0, "asked in the middle of a call");
-}
-
-fn swept() -> Input<'static> {
-    Input::Swept { providers: vec!["crun".to_string(), "gvisor".to_string()], unusable: Vec::new() }
 }

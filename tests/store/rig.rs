@@ -242,7 +242,7 @@ pub fn definition(name: &str) -> Definition {
         shared: true,
         framing: Framing::Auto,
         request_timeout_ms: 30_000,
-        startup_timeout_ms: u64::from(u32::MAX),
+        startup_timeout_ms: *stdiod::limits::WAIT_MS.end(),
         health: Health::default(),
         crash_loop: CrashLoop::relentless(),
     }

@@ -31,8 +31,8 @@ impl Census {
         found.extend(mounts_with(home).into_iter().map(|mount| format!("mount {mount}")));
         let loops = loops_with(home).into_iter().filter(|file| !belongs(file, &current));
         found.extend(loops.map(|file| format!("loop device of {file}")));
-        let tables = self.tables().into_iter().filter(|table| !belongs(&table.replace('_', "-"), &current));
-        found.extend(tables.map(|table| format!("nft table {table}")));
+        let fenced = self.fenced().into_iter().filter(|id| !belongs(id, &current));
+        found.extend(fenced.map(|id| format!("nft chain {id}")));
         let leases = self.leases();
         found.extend(leases.iter().filter(|(_, id)| !belongs(id, &current)).map(|(at, id)| format!("lease {at} {id}")));
         if self.cables() != leases.len() {
@@ -65,12 +65,20 @@ impl Census {
         dirs.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
     }
 
-    /// In every family.
-    fn tables(&self) -> Vec<String> {
-        let output = Command::new("nft").args(["list", "tables"]).output().expect("nft: scripts/setup installs it");
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let prefix = format!("stdiod_{}_", self.layout.mark);
-        text.lines().filter_map(|line| Some(line.split_once(&prefix)?.1.to_string())).collect()
+    /// The containers that this daemon's fence has a chain for, in any family.
+    fn fenced(&self) -> BTreeSet<String> {
+        let output = Command::new("nft").args(["list", "chains"]).output().expect("nft: scripts/setup installs it");
+        let (mut found, mut ours) = (BTreeSet::new(), false);
+        for line in String::from_utf8_lossy(&output.stdout).lines() {
+            match line.split_whitespace().collect::<Vec<_>>()[..] {
+                ["table", _, name, "{"] => ours = name == format!("stdiod_{}", self.layout.mark),
+                ["chain", name, "{"] if ours => {
+                    found.extend(name.strip_prefix("server_").map(|id| id.replace('_', "-")))
+                }
+                _ => {}
+            }
+        }
+        found
     }
 
     /// Address and container.

@@ -55,6 +55,20 @@ impl Http {
         self.stream.get_mut().write_all(bytes)
     }
 
+    /// As `request`, where the connection may be closed instead of an answer.
+    pub fn try_get(&mut self, path: &str) -> io::Result<Reply> {
+        self.send_raw(format!("GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n", self.address).as_bytes())?;
+        self.read_reply(false)
+    }
+
+    /// Whether anything has come of an answer by then; it is not read.
+    pub fn has_answer_within(&mut self, patience: std::time::Duration) -> bool {
+        self.stream.get_ref().set_read_timeout(Some(patience)).expect("a timeout");
+        let came = self.stream.fill_buf().is_ok_and(|bytes| !bytes.is_empty());
+        self.stream.get_ref().set_read_timeout(Some(SOON)).expect("a timeout");
+        came
+    }
+
     /// No more will be sent; the answer can still be read.
     pub fn end_of_requests(&mut self) {
         let _ = self.stream.get_mut().shutdown(Shutdown::Write);

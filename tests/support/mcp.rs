@@ -14,6 +14,7 @@ pub struct McpClient<'d> {
     pub path: String,
     pub session: Option<String>,
     pub version: String,
+    pub token: String,
 }
 
 /// One HTTP exchange whose body is read piece by piece.
@@ -41,7 +42,13 @@ impl Event {
 impl<'d> McpClient<'d> {
     /// Not yet initialized.
     pub fn new(daemon: &'d Daemon, path: &str) -> McpClient<'d> {
-        McpClient { daemon, path: path.to_string(), session: None, version: "2025-11-25".to_string() }
+        McpClient {
+            daemon,
+            path: path.to_string(),
+            session: None,
+            version: "2025-11-25".to_string(),
+            token: daemon.token().to_string(),
+        }
     }
 
     pub fn connect(daemon: &'d Daemon, path: &str, capabilities: Value) -> McpClient<'d> {
@@ -91,7 +98,7 @@ impl<'d> McpClient<'d> {
     }
 
     fn head(&self, method: &str, accept: &str) -> String {
-        let (address, token) = (self.daemon.address(), self.daemon.token());
+        let (address, token) = (self.daemon.address(), &self.token);
         let mut head = format!("{method} {} HTTP/1.1\r\nHost: {address}\r\nAccept: {accept}\r\n", self.path);
         head += &format!("Authorization: Bearer {token}\r\n");
         if let Some(session) = &self.session {

@@ -5,12 +5,17 @@
 #![allow(dead_code, unused_macros, unused_imports)] // each test binary uses its own part
 
 pub mod census;
+pub mod definitions;
+mod disk;
 pub mod http;
+pub mod machines;
 pub mod mcp;
 pub mod postgres;
 pub mod registry;
 pub mod world;
 
+pub use definitions::{conformance, inside, python, python_with, tiny};
+use disk::Disk;
 pub use http::{Http, Reply};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -22,6 +27,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 use stdiod::sandbox::cni;
 use stdiod::sandbox::plan::Layout;
+use stdiod::sandbox::volumes;
 use world::World;
 
 /// For anything that must happen; long, because a loaded machine with two cores starts sandboxes slowly.
@@ -58,6 +64,8 @@ pub(crate) use on_both_providers;
 #[derive(Default)]
 pub struct Options {
     variables: Vec<(String, String)>,
+    /// The data directory is a disk of its own, of so many bytes.
+    disk_bytes: Option<u64>,
     under: Vec<String>,
 }
 
@@ -67,9 +75,21 @@ impl Options {
         self
     }
 
+    /// What it listens on; the first must be TCP.
+    fn listen(&self) -> &str {
+        let given = self.variables.iter().find(|(name, _)| name == "STDIOD_LISTEN");
+        given.map_or("127.0.0.1:0", |(_, value)| value)
+    }
+
     /// The daemon is run by this program, which gets it as its last arguments.
     pub fn under(mut self, program: &[&str]) -> Options {
         self.under = program.iter().map(|word| word.to_string()).collect();
+        self
+    }
+
+    /// Its data directory is a disk of its own, of this size.
+    pub fn on_a_disk_of(mut self, bytes: u64) -> Options {
+        self.disk_bytes = Some(bytes);
         self
     }
 
@@ -80,10 +100,12 @@ impl Options {
         );
         let home = home_with_a_network_of_its_own();
         let data_dir = home.join("data");
+        let disk = self.disk_bytes.map(|bytes| Disk::mount(&home.join("disk"), &data_dir, bytes));
         let mut daemon = Daemon {
             options: self,
             home,
             data_dir,
+            disk,
             log: Arc::new(Log::default()),
             world: Mutex::new(World::default()),
             life: None,
@@ -97,6 +119,7 @@ pub struct Daemon {
     options: Options,
     home: PathBuf,
     pub data_dir: PathBuf,
+    disk: Option<Disk>,
     log: Arc<Log>,
     world: Mutex<World>,
     life: Option<Life>,
@@ -141,7 +164,7 @@ impl Daemon {
         assert!(self.life.is_none(), "it is still running");
         let mut process = self
             .command(&["serve"])
-            .env("STDIOD_LISTEN", "127.0.0.1:0")
+            .env("STDIOD_LISTEN", self.options.listen())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -303,9 +326,21 @@ impl Daemon {
     /// Makes a file that a server sees in one of its volumes.
     pub fn inform(&self, server: &str, path: &str) {
         let (volume, name) = path.rsplit_once('/').expect("in a volume");
+        self.in_volume(server, volume, |directory| std::fs::write(directory.join(name), "").expect("its directory"));
+    }
+
+    /// What the host's root finds in a volume. No mount of it is left when this returns.
+    pub fn in_volume<T: Send>(&self, server: &str, path: &str, act: impl FnOnce(&Path) -> T + Send) -> T {
         let layout = Layout::of(self.data_dir.clone());
-        let found = stdiod::sandbox::volumes::find(&layout, server, volume).expect("volumes").expect("this volume");
-        std::fs::write(found.directory.join(name), "").expect("its directory");
+        let found = volumes::find(&layout, server, path).expect("volumes").expect("this volume");
+        match found.place {
+            volumes::Place::Directory(directory) => act(&directory),
+            volumes::Place::Image(_) => {
+                let name = stdiod::sandbox::within::slug(Path::new(path));
+                let act = |all: &Path| Ok(act(&all.join(name)));
+                volumes::inside(&layout.volumes_dir(server), act).expect("its image")
+            }
+        }
     }
 
     pub fn status(&self, server: &str) -> Value {
@@ -429,6 +464,7 @@ impl Drop for Daemon {
                 complaints.push(format!("it ended with {exit:?}"));
             }
         }
+        self.disk = None;
         let world = self.world.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
         let mut left = Vec::new();
         eventually(Duration::from_secs(10), || {
@@ -438,7 +474,8 @@ impl Drop for Daemon {
         complaints.extend(left);
         world.clear(&self.home);
         let tail = self.log.tail();
-        let _ = std::fs::remove_dir_all(&self.home);
+        // However deep a server has made it.
+        let _ = stdiod::sandbox::within::remove_tree(&self.home);
         if failing {
             eprintln!("--- the daemon's last lines:\n{tail}\n--- and at its end: {complaints:?}");
         } else {
@@ -508,37 +545,10 @@ pub fn eventually(patience: Duration, mut is: impl FnMut() -> bool) -> bool {
     }
 }
 
-/// The definition of a server that is one Python script on the host's root file system.
-pub fn python(name: &str, provider: &str, script: &str) -> Value {
-    python_with(name, provider, script, &[])
-}
-
-/// A server that runs what `Daemon::inside` gives it.
-pub fn inside(name: &str, provider: &str) -> Value {
-    python(name, provider, INSIDE)
-}
-
-pub fn python_with(name: &str, provider: &str, script: &str, arguments: &[&str]) -> Value {
-    let cmd = [&["/usr/bin/python3", "/app/server.py"], arguments].concat();
-    json!({"name": name, "rootfs": "host", "provider": provider, "cmd": cmd, "files": {"/app/server.py": script}})
-}
-
-/// The definition of a server that is a few lines of shell.
-pub fn tiny(name: &str, provider: &str) -> Value {
-    let cmd = ["/bin/sh", "/app/tiny.sh"];
-    json!({"name": name, "rootfs": "host", "provider": provider, "cmd": cmd, "files": {"/app/tiny.sh": TINY}})
-}
-
 /// The time at the beginning of a line of the daemon's log, in milliseconds.
 pub fn logged_at(line: &str) -> u64 {
     let text = line.trim_start_matches('[').split_ascii_whitespace().next().unwrap_or_default();
     stdiod::wire::times::parse_rfc3339(text).unwrap_or_else(|| panic!("no time: {line}"))
-}
-
-/// The definition of the conformance fixture.
-pub fn conformance(name: &str, provider: &str, arguments: &[&str]) -> Value {
-    let cmd = [&["/usr/bin/node", "/app/server.mjs"], arguments].concat();
-    json!({"name": name, "rootfs": "host", "provider": provider, "cmd": cmd, "files": {"/app/server.mjs": CONFORMANCE}})
 }
 
 /// Short, because PostgreSQL and the runtimes make socket paths of it; open, because PostgreSQL is another user.

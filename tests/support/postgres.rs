@@ -6,6 +6,7 @@ use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 pub struct Postgres {
     programs: PathBuf,
@@ -46,8 +47,12 @@ impl Postgres {
 
     /// Waits until a query gives true.
     pub fn eventually_true(&self, query: &str) -> bool {
+        self.eventually_true_within(SOON, query)
+    }
+
+    pub fn eventually_true_within(&self, patience: Duration, query: &str) -> bool {
         let mut client = self.client();
-        eventually(SOON, || {
+        eventually(patience, || {
             client.query_one(query, &[]).expect("a valid query").get::<_, Option<bool>>(0) == Some(true)
         })
     }

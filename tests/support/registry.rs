@@ -239,6 +239,42 @@ pub fn build_images(home: &Path, large: usize) -> PathBuf {
     layout
 }
 
+/// An image with a Python of this host and nothing else, and with the tag `v1`.
+pub fn build_python_image(home: &Path) -> PathBuf {
+    let (layout, libraries) = (home.join("layout"), home.join("libraries"));
+    let image = format!("{}:v1", layout.display());
+    let python = std::fs::canonicalize("/usr/bin/python3").expect("python3");
+    let modules = Path::new("/usr/lib").join(python.file_name().expect("a name"));
+    let native = modules.join("lib-dynload");
+    let native = std::fs::read_dir(native).expect("its modules").flatten().map(|entry| entry.path());
+    let needed: Vec<PathBuf> = native.filter(|path| path.to_string_lossy().contains("_ctypes.")).collect();
+    let output = Command::new("ldd").arg(&python).args(needed).output().expect("ldd");
+    std::fs::create_dir_all(&libraries).expect("a directory");
+    let (mut loader, mut dir) = (None, None);
+    for word in String::from_utf8_lossy(&output.stdout).split_whitespace().filter(|word| word.starts_with('/')) {
+        let path = Path::new(word.trim_end_matches(':'));
+        if word.contains("/ld-linux") {
+            loader = Some(path.to_owned());
+        } else if word.contains(".so") && !path.starts_with(&modules) {
+            dir = path.parent().map(Path::to_owned);
+            let name = path.file_name().expect("a name");
+            std::fs::copy(path, libraries.join(name)).expect("a library");
+        }
+    }
+    let (loader, dir) = (loader.expect("a loader"), dir.expect("libraries"));
+    let real = std::fs::canonicalize(&loader).expect("a loader");
+    run("umoci", &["init", "--layout", layout.to_str().expect("our own name")]);
+    run("umoci", &["new", "--image", &image]);
+    for (from, to) in
+        [(python.as_path(), Path::new("/usr/bin/python3")), (&modules, &modules), (&libraries, &dir), (&real, &loader)]
+    {
+        let [from, to] = [from, to].map(|path| path.to_str().expect("a plain name"));
+        run("umoci", &["insert", "--image", &image, from, to]);
+    }
+    run("umoci", &["config", "--image", &image, "--config.env=PATH=/usr/bin"]);
+    layout
+}
+
 pub fn run(program: &str, arguments: &[&str]) {
     let output = Command::new(program).args(arguments).output().unwrap_or_else(|e| panic!("{program}: {e}"));
     assert!(output.status.success(), "{program} {arguments:?}: {output:?}");

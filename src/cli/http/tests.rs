@@ -18,7 +18,11 @@ fn peer(pieces: Vec<Vec<u8>>) -> (Target, JoinHandle<String>) {
     let port = listener.local_addr().unwrap().port();
     let served = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        let asked = read_request(&mut stream);
+        let mut asked = read_request(&mut stream);
+        if let Some(proof) = proof_for(&asked, "sesame", &stream) {
+            stream.write_all(answer_with(&proof).as_bytes()).unwrap();
+            asked = read_request(&mut stream);
+        }
         for piece in pieces {
             stream.write_all(&piece).unwrap();
             std::thread::sleep(Duration::from_millis(2));
@@ -26,6 +30,21 @@ fn peer(pieces: Vec<Vec<u8>>) -> (Target, JoinHandle<String>) {
         asked
     });
     (Target::Tcp { host: "127.0.0.1".to_string(), port }, served)
+}
+
+/// What a daemon that knows this token says, if `asked` is the question whether it does.
+fn proof_for(asked: &str, token: &str, stream: &TcpStream) -> Option<String> {
+    let (_, query) = asked.strip_prefix("GET ")?.split_once(' ')?.0.split_once(&format!("{}?token=", proof::PATH))?;
+    let (_, nonce) = query.split_once("&nonce=")?;
+    let hash = auth::hash(token.as_bytes());
+    let challenge = Challenge::new(&hash, proof::bytes(nonce)?);
+    assert!(challenge.target().ends_with(query), "it is the token's id");
+    Some(challenge.answer(&hash, &proof::address(stream.local_addr().unwrap())))
+}
+
+fn answer_with(proof: &str) -> String {
+    let body = format!(r#"{{"proof":"{proof}"}}"#);
+    format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len())
 }
 
 fn read_request(stream: &mut impl Read) -> String {
@@ -173,10 +192,73 @@ fn addresses_are_read_and_written_back() {
 }
 
 #[test]
-fn a_unix_listener_is_preferred_and_a_wildcard_means_this_machine() {
-    let tcp = |text: &str| Listen::Tcp(text.parse().unwrap());
-    let of = |listen: &[Listen]| Target::of_listeners(listen).to_string();
-    assert_eq!(of(&[tcp("127.0.0.1:1"), Listen::Unix("/s".into())]), "unix:/s");
-    assert_eq!(of(&[tcp("0.0.0.0:1"), tcp("127.0.0.1:2")]), "http://127.0.0.1:1");
-    assert_eq!(of(&[tcp("[::]:1")]), "http://[::1]:1");
+fn the_control_socket_comes_first_then_other_unix_sockets_that_let_us_in_then_tcp() {
+    let scratch = nix::unistd::mkdtemp("/tmp/sd-way-XXXXXX").unwrap();
+    let (control, other) = (scratch.join("control.sock"), scratch.join("s"));
+    let way = |listen: &str| {
+        let pairs = [("STDIOD_LISTEN", listen.to_string()), ("STDIOD_DATA_DIR", scratch.display().to_string())];
+        let variables = pairs.into_iter().map(|(name, value)| (name.to_string(), value)).collect();
+        Target::of(&Config::parse(None, &crate::config::Surroundings { variables, root: true }).unwrap()).to_string()
+    };
+    let both = format!("127.0.0.1:1,unix:{}", other.display());
+    let alone = format!("unix:{}", other.display());
+    assert_eq!(way(&both), "http://127.0.0.1:1", "the socket is not there");
+    assert_eq!(way(&alone), alone, "there is no other way, so its error is the one to tell");
+    assert_eq!(way("0.0.0.0:1,127.0.0.1:2"), "http://127.0.0.1:1", "a wildcard means this machine");
+    assert_eq!(way("[::]:1"), "http://[::1]:1");
+    let listener = std::os::unix::net::UnixListener::bind(&other).unwrap();
+    assert_eq!(way(&both), alone);
+    let _control = std::os::unix::net::UnixListener::bind(&control).unwrap();
+    assert_eq!(way(&both), format!("unix:{}", control.display()));
+    drop((listener, std::fs::remove_dir_all(&scratch).unwrap()));
+}
+
+#[test]
+fn whoever_does_not_prove_that_it_knows_the_token_does_not_get_it() {
+    let other = format!("{{\"proof\":\"{}\"}}", "0".repeat(64));
+    for (status, body, doubt) in [
+        ("200 OK", other.as_str(), Doubt::NotShown),
+        ("200 OK", "{}", Doubt::NotShown),
+        ("200 OK", "[[[[", Doubt::NotShown),
+        ("200 OK", r#"{"proof":["é"]}"#, Doubt::NotShown),
+        ("204 No Content", "", Doubt::NotShown),
+        ("302 Found", "", Doubt::NotShown),
+        ("404 Not Found", "", Doubt::NotShown),
+        ("401 Unauthorized", "", Doubt::Unknown),
+        ("503 Service Unavailable", "", Doubt::NotNow),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let answer = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        let served = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut heard = read_request(&mut stream);
+            stream.write_all(answer.as_bytes()).unwrap();
+            stream.read_to_string(&mut heard).unwrap();
+            heard
+        });
+        let client = Client::new(Target::Tcp { host: "127.0.0.1".to_string(), port }, Some("sesame".to_string()));
+        let error = client.send(&Request { method: "POST", body: Some(b"secret"), ..get("/") }).unwrap_err();
+        assert!(
+            matches!(&error, HttpError::Unproven { doubt: told, .. } if *told == doubt),
+            "{status} {body}: {error}"
+        );
+        assert!(error.to_string().starts_with("the token was not sent: http://127.0.0.1:"), "{error}");
+        let heard = served.join().unwrap();
+        assert!(heard.starts_with(&format!("GET {}?", proof::PATH)), "{heard}");
+        assert!(!heard.contains("sesame") && !heard.contains("secret") && !heard.contains("Bearer"), "{heard}");
+    }
+    for answer in [b"".as_slice(), b"SSH-2.0-OpenSSH\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n"] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let served = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            read_request(&mut stream);
+            stream.write_all(answer).unwrap();
+        });
+        let client = Client::new(Target::Tcp { host: "127.0.0.1".to_string(), port }, Some("sesame".to_string()));
+        let error = client.send(&get("/")).unwrap_err();
+        assert!(matches!(error, HttpError::Unproven { doubt: Doubt::NotShown, .. }), "{error}");
+        served.join().unwrap();
+    }
 }

@@ -18,6 +18,8 @@ use crate::sandbox::registry::reference::{Version, full_name, is_sha256_hex, ref
 use crate::sandbox::registry::session::Session;
 use crate::sandbox::registry::{PullError, PullOrder, Registries};
 use oci_spec::image::{Descriptor, ImageIndex, MediaType};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 use sha2::{Digest, Sha256};
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -141,16 +143,16 @@ fn resolve(session: &Session<'_>, version: &Version, blobs: &Path) -> Result<Des
     };
     check(&format!("manifest {}", version.text()), expected.as_deref(), &digest)?;
     for _ in 0..INDEX_DEPTH_MAX {
-        let document: serde_json::Value = serde_json::from_slice(&text)
+        let document: Document = serde_json::from_slice(&text)
             .map_err(|e| PullError::Image(ImageError::Unreadable(format!("its manifest: {e}"))))?;
-        if document.get("schemaVersion").and_then(serde_json::Value::as_u64) != Some(2) {
+        if document.schema_version != Some(2) {
             let why =
                 "its manifest is of schema 1, which has no verifiable layers; push the image again with a newer tool";
             return Err(PullError::Image(ImageError::Unreadable(why.into())));
         }
-        let media_type = document.get("mediaType").and_then(|m| m.as_str()).unwrap_or_default().to_owned();
+        let media_type = document.media_type.unwrap_or_default();
         // Old OCI indexes have no media type; but only an index has manifests.
-        if !is_index(&media_type) && document.get("manifests").is_none() {
+        if !is_index(&media_type) && document.manifests.is_none() {
             let size = text.len() as u64;
             let name = digest.strip_prefix("sha256:").unwrap_or(&digest);
             fs::write(blobs.join(name), &text).map_err(|e| PullError::io("writing the manifest", e))?;
@@ -158,7 +160,7 @@ fn resolve(session: &Session<'_>, version: &Version, blobs: &Path) -> Result<Des
                 .map_err(|e| PullError::Image(ImageError::Unreadable(e.to_string())))?;
             return Ok(Descriptor::new(media_type.as_str().into(), size, digest));
         }
-        let index: ImageIndex = serde_json::from_value(document)
+        let index: ImageIndex = serde_json::from_slice(&text)
             .map_err(|e| PullError::Image(ImageError::Unreadable(format!("its index: {e}"))))?;
         let chosen = choose(index.manifests(), None)?;
         let next = wanted(&chosen, MANIFEST_MAX)?;
@@ -168,6 +170,15 @@ fn resolve(session: &Session<'_>, version: &Version, blobs: &Path) -> Result<Des
         check("the size of its manifest", Some(&next.size.to_string()), &text.len().to_string())?;
     }
     Err(PullError::Image(ImageError::Unreadable("its indexes are nested too deep".into())))
+}
+
+/// As much of a document as tells what it is. The rest is not kept: a registry could make it take a hundred times its size.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Document {
+    schema_version: Option<u64>,
+    media_type: Option<String>,
+    manifests: Option<IgnoredAny>,
 }
 
 fn check(what: &str, expected: Option<&str>, found: &str) -> Result<(), PullError> {

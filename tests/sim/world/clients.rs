@@ -29,18 +29,25 @@ impl World {
         let name = self.name();
         let server = ServerRef::Name(name.to_string());
         self.touch(name);
-        match self.rng.below(12) {
+        match self.rng.below(14) {
             0..=3 => {
                 let definition = self.definition(name);
                 let wait = self.rng.one_in(2);
                 self.ask(Ask::Register { definition: Box::new(definition), wait }, Question::Register);
             }
-            4 => self.ask(Ask::Stop { server }, Question::Other),
-            5 => self.ask(Ask::Start { server }, Question::Other),
+            4 => {
+                let (life, hands) = (self.lives.get(name).copied(), self.hands.get(name).copied().unwrap_or(0));
+                self.ask(Ask::Stop { server }, Question::Stop { name, life, hands });
+            }
+            5 => {
+                self.may_start(name);
+                self.ask(Ask::Start { server }, Question::Other);
+            }
             6 => self.ask(Ask::Restart { server }, Question::Other),
             7 => {
                 let volumes = self.rng.one_in(2);
-                self.ask(Ask::Delete { server, volumes }, Question::Delete { name });
+                let life = self.lives.get(name).copied();
+                self.ask(Ask::Delete { server, volumes }, Question::Delete { name, volumes, life });
             }
             8 => {
                 let fields: Map<_, _> = match self.rng.below(4) {
@@ -52,6 +59,7 @@ impl World {
                 .as_object()
                 .unwrap()
                 .clone();
+                self.may_start(name);
                 self.ask(Ask::Patch { server, change: Box::new(Change { fields }) }, Question::Other);
             }
             9 => self.ask(Ask::List { status: None, name: None }, Question::Other),
@@ -61,10 +69,18 @@ impl World {
                 let ask = Ask::Logs { server, tail: 10, since_unix_ms, follow, format: LogFormat::Json };
                 self.ask(ask, Question::Other);
             }
-            _ => {
+            11 => {
                 let (scopes, servers) = (vec!["mcp:call".to_string()], Vec::new());
                 self.ask(Ask::TokenCreate { name: name.to_string(), scopes, servers }, Question::Other);
-                self.ask(Ask::TokenRevoke { name: name.to_string() }, Question::Other);
+                self.revoke(name);
+            }
+            12 => self.revoke(name),
+            _ => {
+                let server = ServerRef::Name(name.to_string());
+                self.ask(
+                    Ask::Delete { server, volumes: false },
+                    Question::Delete { name, volumes: false, life: self.lives.get(name).copied() },
+                );
             }
         }
     }

@@ -3,7 +3,7 @@
 //! reaches the session and the request it belongs to; a request ends once; one that ends without a reply was cancelled,
 //! or its session is over and says so.
 
-use super::{Question, World};
+use super::{Question, World, whose};
 use serde_json::{Value, json};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +13,7 @@ use stdiod::core::event_log::EventId;
 use stdiod::core::sessions::Version;
 use stdiod::ids::{ConnId, SessionId};
 use stdiod::wire::json::JsonBuf;
-use stdiod::wire::jsonrpc::Message;
+use stdiod::wire::jsonrpc::{Message, Reply};
 
 #[derive(Default)]
 pub(super) struct Agents {
@@ -24,7 +24,11 @@ pub(super) struct Agents {
     /// Streams that were lost, for whoever comes back.
     lost: Vec<Post>,
     /// Open streams of what nobody asked for.
-    ears: BTreeSet<ConnId>,
+    ears: BTreeMap<ConnId, SessionId>,
+    /// Where each session was opened, also of those that are over.
+    pub(super) homes: BTreeMap<SessionId, &'static str>,
+    /// Questions that a session was asked.
+    asked: Vec<(SessionId, u64)>,
     /// Streams that somebody else has taken over.
     replaced: BTreeSet<ConnId>,
     /// Sessions that their clients have ended.
@@ -50,12 +54,14 @@ pub(super) enum Waiting {
         version: Version,
     },
     Post(Post),
-    Ears,
+    Ears(SessionId),
     Farewell,
     Cancelled {
         session: SessionId,
         id: u64,
     },
+    /// Something that is of no consequence here.
+    Any,
     /// Into a session that is another's, or over.
     Refusal,
 }
@@ -86,7 +92,7 @@ impl Agents {
     }
 
     pub(super) fn stop_listening(&mut self) -> Vec<ConnId> {
-        std::mem::take(&mut self.ears).into_iter().collect()
+        std::mem::take(&mut self.ears).into_keys().collect()
     }
 }
 
@@ -104,14 +110,16 @@ impl World {
         self.check_ended_sessions();
         let sessions: Vec<SessionId> = self.agents.sessions.keys().copied().collect();
         let Some(session) = self.rng.pick(&sessions) else { return self.agent_hello() };
-        match self.rng.below(16) {
+        match self.rng.below(20) {
             0..=1 => self.agent_hello(),
             2..=8 => self.agent_posts(session),
             9 => self.agent_cancels(session),
             10 => self.agent_loses_stream(),
             11..=12 => self.agent_resumes(),
-            13 => self.mcp_ask(session, McpAsk::Listen { session, after: None }, Waiting::Ears),
+            13 => self.mcp_ask(session, McpAsk::Listen { session, after: None }, Waiting::Ears(session)),
             14 => self.agent_intrudes(session),
+            15 => self.agent_sets_level(session),
+            16..=18 => self.agent_replies(),
             _ => {
                 self.agents.left.insert(session);
                 self.mcp_ask(session, McpAsk::End { session }, Waiting::Farewell);
@@ -137,7 +145,7 @@ impl World {
         let (server, takes) = (self.name(), self.takes());
         let owner = ["one", "two"][self.rng.below(2)];
         let version = Version::ALL[1 + self.rng.below(3)];
-        let params = json!({ "protocolVersion": version.wire(), "capabilities": {}, "clientInfo": { "name": owner } });
+        let params = json!({ "protocolVersion": version.wire(), "capabilities": { "elicitation": {} }, "clientInfo": { "name": owner } });
         let (id, params) = (raw("1"), raw(&params.to_string()));
         let messages = vec![Message::Request {
             id: id.as_json(),
@@ -158,7 +166,7 @@ impl World {
         for _ in 0..if batch { several } else { 1 } {
             agent.asked += 1;
             self.agents.minted += 1;
-            let token = format!("{session:?}-{}", self.agents.minted);
+            let token = format!("{}{}", whose::prefix(session), self.agents.minted);
             post.due.insert(agent.asked, Due { token, progress: self.rng.one_in(2), cancelled: false });
         }
         let texts: Vec<(JsonBuf, JsonBuf)> = post.due.iter().map(|(id, due)| due.request(*id)).collect();
@@ -167,6 +175,25 @@ impl World {
         let messages = texts.iter().map(|(id, params)| request((id.as_json(), params.as_json()))).collect();
         let ask = McpAsk::Post { session: Some(session), takes, batch, messages };
         self.mcp_ask(session, ask, Waiting::Post(post));
+    }
+
+    fn agent_sets_level(&mut self, session: SessionId) {
+        let (id, params) = (raw("0"), raw(r#"{"level":"info"}"#));
+        let method = Cow::Borrowed("logging/setLevel");
+        let messages = vec![Message::Request { id: id.as_json(), method, params: Some(params.as_json()) }];
+        let ask = McpAsk::Post { session: Some(session), takes: Takes::Json, batch: false, messages };
+        self.mcp_ask(session, ask, Waiting::Any);
+    }
+
+    /// To what some session was asked, whether that still waits for it or not.
+    fn agent_replies(&mut self) {
+        let Some((session, id)) = self.agents.asked.pop() else { return };
+        if self.agents.sessions.contains_key(&session) {
+            let result = raw("{}");
+            let messages = vec![Message::Reply { id, body: Reply::Result(result.as_json()) }];
+            let ask = McpAsk::Post { session: Some(session), takes: Takes::Either, batch: false, messages };
+            self.mcp_ask(session, ask, Waiting::Any);
+        }
     }
 
     /// One of its own requests, by the id that others use too.
@@ -193,7 +220,8 @@ impl World {
             Question::Mcp(Waiting::Post(post)) => Some(post),
             Question::Mcp(
                 Waiting::Hello { .. }
-                | Waiting::Ears
+                | Waiting::Ears(_)
+                | Waiting::Any
                 | Waiting::Farewell
                 | Waiting::Cancelled { .. }
                 | Waiting::Refusal,
@@ -201,6 +229,8 @@ impl World {
             | Question::Call { .. }
             | Question::Register
             | Question::Delete { .. }
+            | Question::Stop { .. }
+            | Question::Revoke { .. }
             | Question::Watch
             | Question::Other => None,
         });
@@ -209,7 +239,7 @@ impl World {
     }
 
     fn agent_loses_stream(&mut self) {
-        let open: Vec<ConnId> = self.agents.streams.keys().chain(&self.agents.ears).copied().collect();
+        let open: Vec<ConnId> = self.agents.streams.keys().chain(self.agents.ears.keys()).copied().collect();
         let Some(conn) = self.rng.pick(&open) else { return };
         // Whoever has seen no event has nothing to come back with.
         self.agents.lost.extend(self.agents.streams.remove(&conn).filter(|post| post.seen.is_some()));
@@ -279,9 +309,11 @@ impl World {
             (Waiting::Hello { server, owner, version }, Answer::Message { session: Some(session), body, .. }) => {
                 assert_eq!(json_of(&body)["result"]["protocolVersion"], version.wire());
                 self.agents.sessions.insert(session, Agent { server, owner, version, asked: 0 });
+                self.agents.homes.insert(session, server);
             }
             (Waiting::Hello { server, owner, version }, Answer::Stream { session: Some(session), .. }) => {
                 self.agents.sessions.insert(session, Agent { server, owner, version, asked: 0 });
+                self.agents.homes.insert(session, server);
                 self.agents.streams.insert(conn, Post { session, due: BTreeMap::new(), seen: None, before: None });
             }
             (Waiting::Hello { .. }, Answer::Message { session: None, body, .. }) => {
@@ -302,14 +334,20 @@ impl World {
             (Waiting::Post(post), Answer::Stream { events, .. }) => {
                 self.agents.streams.insert(conn, Post { before: None, ..post });
                 for event in &events {
-                    assert!(self.agent_heard(conn, event));
+                    self.agent_read(conn, event);
                 }
             }
-            (Waiting::Ears, Answer::Stream { .. }) => _ = self.agents.ears.insert(conn),
+            (Waiting::Ears(session), Answer::Stream { events, .. }) => {
+                self.agents.ears.insert(conn, session);
+                for event in &events {
+                    self.agent_read(conn, event);
+                }
+            }
+            (Waiting::Any, Answer::Message { .. } | Answer::Accepted) => {}
             (Waiting::Cancelled { session, id }, Answer::Message { status: 404, .. }) => {
                 self.mark_cancelled(session, id, false);
             }
-            (Waiting::Ears | Waiting::Farewell, Answer::Message { status: 404, .. }) => {}
+            (Waiting::Ears(_) | Waiting::Farewell, Answer::Message { status: 404, .. }) => {}
             (Waiting::Farewell, Answer::SessionEnded) | (Waiting::Cancelled { .. }, Answer::Accepted) => {}
             (Waiting::Refusal, Answer::Message { status: 404, body, .. }) => {
                 assert!(json_of(&body)["error"].is_object());
@@ -318,19 +356,38 @@ impl World {
         }
     }
 
-    /// False: it is nobody's.
+    /// An event just now. False: it is nobody's.
     pub(super) fn agent_heard(&mut self, conn: ConnId, event: &StreamEvent) -> bool {
-        let Some(post) = self.agents.streams.get_mut(&conn) else { return self.agents.ears.contains(&conn) };
-        match event {
-            StreamEvent::Message { id, data } => {
+        let post = self.agents.streams.get(&conn).map(|post| post.session);
+        let Some(session) = post.or_else(|| self.agents.ears.get(&conn).copied()) else { return false };
+        if let StreamEvent::Message { data, .. } = event {
+            let message = json_of(data);
+            self.check_whose_now(session, &message);
+            if let (Some("elicitation/create"), Some(id)) = (message["method"].as_str(), message["id"].as_u64()) {
+                self.agents.asked.push((session, id));
+            }
+        }
+        self.agent_read(conn, event);
+        true
+    }
+
+    /// An event of a stream, also one that was sent before.
+    fn agent_read(&mut self, conn: ConnId, event: &StreamEvent) {
+        let ears = self.agents.ears.get(&conn).copied();
+        match (event, self.agents.streams.get_mut(&conn)) {
+            (StreamEvent::Message { data, .. }, None) => {
+                self.check_whose(ears.expect("a stream of somebody's"), &json_of(data));
+            }
+            (StreamEvent::Message { id, data }, Some(post)) => {
                 post.advance(*id);
                 post.hear(data);
+                let session = post.session;
+                self.check_whose(session, &json_of(data));
             }
-            StreamEvent::Prime { id } => post.advance(Some(*id)),
-            StreamEvent::KeepAlive => {}
-            StreamEvent::Log(_) | StreamEvent::Endpoint(_) => panic!("not on this stream: {event:?}"),
+            (StreamEvent::Prime { id }, Some(post)) => post.advance(Some(*id)),
+            (StreamEvent::Prime { .. }, None) | (StreamEvent::KeepAlive, _) => {}
+            (StreamEvent::Log(_) | StreamEvent::Endpoint(_), _) => panic!("not on this stream: {event:?}"),
         }
-        true
     }
 
     pub(super) fn agent_stream_ended(&mut self, conn: ConnId) -> bool {
@@ -339,7 +396,7 @@ impl World {
                 self.went_without(&post);
                 true
             }
-            None => self.agents.ears.remove(&conn) || self.agents.replaced.remove(&conn),
+            None => self.agents.ears.remove(&conn).is_some() || self.agents.replaced.remove(&conn),
         }
     }
 
@@ -377,6 +434,9 @@ impl Post {
                 due.token == params["message"] && params["progressToken"] == progress_token(*id) && due.progress
             };
             assert!(self.due.iter().any(is_it), "somebody else's progress: {message}, {self:?}");
+            return;
+        }
+        if message.get("method").is_some() {
             return;
         }
         let id = message["id"].as_u64().expect("the client's own id");

@@ -18,6 +18,7 @@ impl World {
                 self.input(Input::StoreOpened { snapshot: None });
             }
             self.store_all();
+            self.disk_writes(true);
             self.behave();
             for conn in std::mem::take(&mut self.followers).into_iter().chain(self.agents.stop_listening()) {
                 self.input(Input::ClientGone { conn });
@@ -81,6 +82,7 @@ impl World {
             let has_process = self.processes.values().any(|p| p.server == view.definition.name);
             assert_eq!(has_process, view.status.container_status() == "running", "{:?}", view.status);
         }
+        self.check_records();
     }
 
     pub(super) fn shut_down(&mut self) {
@@ -93,6 +95,7 @@ impl World {
             }
             self.behave();
             self.store_all();
+            self.disk_writes(true);
             if let Some(at) = self.core.next_deadline() {
                 self.pass(at.saturating_sub(self.now.mono_ms));
             }

@@ -1,0 +1,174 @@
+//! What one client can take of the daemon, and what is left for the others: connections, memory, sessions, instances,
+//! watchers, time. Each test has one who takes all it can get, and somebody else who must not notice.
+
+use crate::support::mcp::McpClient;
+use crate::support::world::weight_of;
+use crate::support::{BASE, Daemon, Http, RUDE, eventually, python, tiny};
+use serde_json::{Value, json};
+use std::time::Duration;
+use stdiod::limits::{BODY_MAX, MEMORY_BUDGET, SHARE_CONNECTIONS, SHARE_MEMORY, SHARE_SESSIONS, SHARE_WATCHERS};
+
+fn token(daemon: &Daemon, name: &str, scope: &str) -> String {
+    let made = daemon.cli_json(&["token", "create", name, "--scope", scope]);
+    made["token"].as_str().unwrap_or_else(|| panic!("no token: {made}")).to_string()
+}
+
+fn send(http: &mut Http, token: &str, path: &str, body: &Value) {
+    let body = body.to_string();
+    let head = format!("POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n");
+    let text = format!("{head}Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    http.send_raw(text.as_bytes()).expect("it listens");
+}
+
+/// Beyond what is counted: tables, and what an allocator keeps.
+const SLACK: u64 = 48 << 20;
+
+#[test]
+fn bodies_without_a_token_are_not_kept_and_take_nobodys_room() {
+    let daemon = Daemon::start();
+    let before = weight_of(daemon.pid()).1;
+    let body = vec![b' '; BODY_MAX - 2];
+    let mut held = Vec::new();
+    for _ in 0..40 {
+        let mut http = Http::connect(daemon.address(), "");
+        let head = format!("GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: {BODY_MAX}\r\n\r\n");
+        http.send_raw(head.as_bytes()).expect("it listens");
+        // It may be told before it has sent all of it, and then its connection is closed.
+        _ = http.send_raw(&body);
+        held.push(http);
+    }
+    let grown = weight_of(daemon.pid()).1.saturating_sub(before);
+    assert!(grown < SLACK, "the daemon has grown by {grown} for those who have shown nothing");
+    let large = json!({"method": "tools/list", "params": {"x": "y".repeat(2 << 20)}});
+    for _ in 0..4 {
+        let reply = daemon.http().request("POST", &format!("{BASE}/nobody/call"), Some(&large));
+        assert_eq!((reply.status, reply.code()), (404, "not_found".into()), "somebody with a token: {reply}");
+    }
+    let reply = held[0].read_reply(false).expect("an answer");
+    assert_eq!((reply.status, reply.code()), (413, "payload_too_large".into()), "{reply}");
+    // A small one is read, as HTTP has it.
+    let mut http = Http::connect(daemon.address(), "");
+    http.send_raw(b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}").expect("it listens");
+    assert_eq!(http.read_reply(false).expect("an answer").status, 200);
+}
+
+#[test]
+fn connections_that_say_nothing_lock_nobody_out() {
+    let daemon = Daemon::start();
+    let mut known = daemon.http();
+    assert_eq!(known.request("GET", BASE, None).status, 200);
+    let idle: Vec<Http> = (0..3 * SHARE_CONNECTIONS.address).map(|_| Http::connect(daemon.address(), "")).collect();
+    let own = std::process::id();
+    assert!(
+        eventually(Duration::from_secs(20), || weight_of(daemon.pid()).0 < 2 * SHARE_CONNECTIONS.address),
+        "descriptors of the daemon, with {} idle connections of process {own}: {}",
+        idle.len(),
+        weight_of(daemon.pid()).0
+    );
+    // From the same address, with and without a token.
+    assert_eq!(daemon.get(BASE).status, 200);
+    assert_eq!(Http::connect(daemon.address(), "").request("GET", "/healthz", None).status, 200);
+    assert_eq!(known.request("GET", BASE, None).status, 200, "one that has shown a token is not dropped for others");
+}
+
+#[test]
+fn slow_readers_of_large_answers_hold_no_more_than_their_share() {
+    let daemon = Daemon::start();
+    daemon.register(&python("large", "crun", RUDE));
+    let other = token(&daemon, "other", "mcp:call");
+    let before = weight_of(daemon.pid()).1;
+    let call = json!({"method": "tools/call", "params": {"name": "long_line", "arguments": {"mib": 15}}});
+    let mut slow = Vec::new();
+    for _ in 0..16 {
+        let mut http = daemon.http();
+        send(&mut http, daemon.token(), &format!("{BASE}/large/call"), &call);
+        slow.push(http);
+    }
+    let has_run = || daemon.status("large")["queue"] == json!({"in_flight": 0, "waiting": 0});
+    assert!(eventually(Duration::from_secs(60), has_run), "{}", daemon.status("large"));
+    let grown = weight_of(daemon.pid()).1.saturating_sub(before);
+    assert!(grown < SHARE_MEMORY.principal as u64 + SLACK, "the daemon has grown by {grown}");
+    assert!(weight_of(daemon.pid()).1 < MEMORY_BUDGET as u64);
+    // Somebody else has a share of its own.
+    let reply = Http::connect(daemon.address(), &other).request("POST", &format!("{BASE}/large/call"), Some(&call));
+    assert_eq!(reply.status, 200, "{}", reply.code());
+    let (mut whole, mut refused) = (0, 0);
+    for mut http in slow {
+        let reply = http.read_reply(false).expect("an answer");
+        match reply.status {
+            200 => whole += 1,
+            _ => {
+                assert_eq!((reply.status, reply.code()), (503, "overloaded".into()), "{reply}");
+                assert_eq!(reply.json()["error"]["data"]["outcome"], "sent_unknown");
+                refused += 1;
+            }
+        }
+    }
+    assert!(whole >= 2 && refused >= 4, "{whole} had their answer, {refused} were refused");
+}
+
+#[test]
+fn one_token_takes_neither_all_sessions_nor_another_ones() {
+    let daemon = Daemon::start();
+    daemon.register(&tiny("tiny", "crun"));
+    let greedy = token(&daemon, "greedy", "mcp:call");
+    let other = McpClient::connect(&daemon, "/mcp/tiny", json!({}));
+    let params =
+        json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "g", "version": "1"}});
+    let initialize = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}).to_string();
+    let head = format!(
+        "POST /mcp/tiny HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {greedy}\r\nAccept: application/json\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        initialize.len()
+    );
+    let mut http = Http::connect(daemon.address(), "");
+    for _ in 0..SHARE_SESSIONS.whole + 8 {
+        http.send_raw(format!("{head}{initialize}").as_bytes()).expect("it listens");
+        let reply = http.read_reply(false).expect("an answer");
+        assert_eq!(reply.status, 200, "{reply}");
+    }
+    assert_eq!(other.ask("ping", json!({}))["result"], json!({}), "its session is still there");
+    McpClient::connect(&daemon, "/mcp/tiny", json!({}));
+}
+
+#[test]
+fn one_token_takes_not_all_the_places_of_watchers() {
+    let daemon = Daemon::start();
+    let greedy = token(&daemon, "greedy", "admin:read");
+    let watch = |token: &str| {
+        let mut http = Http::connect(daemon.address(), token);
+        http.send_raw(
+            format!("GET /api/v1/mcp/events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n").as_bytes(),
+        )
+        .expect("it listens");
+        let status = http.line().expect("an answer");
+        (status.split(' ').nth(1).and_then(|code| code.parse::<u16>().ok()), http)
+    };
+    let held: Vec<_> = (0..SHARE_WATCHERS.principal + 4).map(|_| watch(&greedy)).collect();
+    let refused = held.iter().filter(|(status, _)| *status == Some(503)).count();
+    assert_eq!(refused, 4, "{:?}", held.iter().map(|(status, _)| *status).collect::<Vec<_>>());
+    assert_eq!(watch(daemon.token()).0, Some(200));
+}
+
+#[test]
+fn a_day_long_call_holds_a_server_only_while_nobody_else_waits() {
+    let daemon = Daemon::start();
+    let mut slow = python("slow", "crun", RUDE);
+    slow["timeouts"] = json!({"request_ms": 2000});
+    daemon.register(&slow);
+    let greedy = token(&daemon, "greedy", "mcp:call");
+    let call = json!({"method": "tools/call", "timeout_ms": 86_400_000,
+        "params": {"name": "sleep", "arguments": {"ms": 3_600_000}}});
+    let mut long = Http::connect(daemon.address(), &greedy);
+    send(&mut long, &greedy, &format!("{BASE}/slow/call"), &call);
+    let holds = || daemon.status("slow")["queue"]["in_flight"] == json!(1);
+    assert!(eventually(Duration::from_secs(10), holds));
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(holds(), "as long as nobody else wants anything it may go on");
+    // The slot is free again before this one's own deadline; whether the server can answer then is its own business.
+    let quick = json!({"method": "tools/list", "timeout_ms": 20_000});
+    let mut waiting = daemon.http();
+    send(&mut waiting, daemon.token(), &format!("{BASE}/slow/call"), &quick);
+    let reply = long.read_reply(false).expect("an answer");
+    assert_eq!((reply.status, reply.code()), (504, "call_timeout".into()), "{reply}");
+}
