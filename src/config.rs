@@ -9,7 +9,7 @@ pub use source::Place;
 use crate::api::quantity;
 use crate::core::definition::COVERED;
 use crate::core::ranges::{Kind, Net};
-use crate::limits::{ALLOW_PRIVATE_MAX, DISK_RESERVE_DEFAULT, UNIX_PATH_MAX};
+use crate::limits::{ALLOW_PRIVATE_MAX, UNIX_PATH_MAX};
 use crate::sandbox::plan::RuntimeKind;
 use crate::sandbox::registry::Registries;
 use crate::sandbox::within::normal_path;
@@ -43,8 +43,8 @@ pub struct Config {
     pub allow_private: BTreeMap<String, Vec<Net>>,
     /// Directories that servers with `rootfs: "host"` see besides `/usr` and what belongs to it.
     pub host_paths: Vec<PathBuf>,
-    /// What servers must leave free on the disk of `data_dir`.
-    pub disk_reserve_bytes: u64,
+    /// What servers must leave free on the disk of `data_dir`; none: by its size.
+    pub disk_reserve_bytes: Option<u64>,
     pub allow_isolation_none: bool,
     pub allow_host_network: bool,
     /// `host[:port]` of registries that are spoken to without TLS.
@@ -431,11 +431,12 @@ fn allow_private(sources: &Sources) -> Result<BTreeMap<String, Vec<Net>>, Config
     Ok(networks)
 }
 
-fn disk_reserve(sources: &Sources) -> Result<u64, ConfigError> {
-    let Some(Found { value, at }) = sources.string("disk_reserve")? else { return Ok(DISK_RESERVE_DEFAULT) };
-    quantity::bytes(&value.as_str().into()).ok_or_else(|| {
+fn disk_reserve(sources: &Sources) -> Result<Option<u64>, ConfigError> {
+    let Some(Found { value, at }) = sources.string("disk_reserve")? else { return Ok(None) };
+    let bytes = quantity::bytes(&value.as_str().into()).ok_or_else(|| {
         ConfigError::invalid(at, "disk_reserve", format!("is `{value}`"), "write bytes, as in `1G`, or `0` for none")
-    })
+    })?;
+    Ok(Some(bytes))
 }
 
 /// Nothing of what every container has of its own, and not everything at once.

@@ -307,8 +307,10 @@ pub const METER_IDLE_EVERY: Duration = Duration::from_secs(300);
 /// Instances looked at per second, and entries of a directory tree that are counted.
 pub const METER_LOOKS_MAX: usize = 64;
 /// Kept back on the disk of the data directory, for the database and the daemon itself: no server is started, and none
-/// goes on growing, where less is free. More than what one server can have in memory on its way to the disk.
+/// goes on growing, where less is free. More than what one server can have in memory on its way to the disk; on a small
+/// disk a part of it, or nothing could be hosted there.
 pub const DISK_RESERVE_DEFAULT: u64 = 1024 * MIB as u64;
+pub const DISK_RESERVE_DISK_PART: u64 = 8;
 /// Below so many reserves the disk is looked at more often: what a server writes in between must fit into one.
 pub const DISK_LOW_FACTOR: u64 = 4;
 pub const DISK_LOOK_EVERY: Duration = Duration::from_secs(1);

@@ -178,6 +178,7 @@ fn on_a_full_disk_they_act_at_once_and_outlive_the_daemon() {
     assert!(eventually(SOON, || daemon.get("/readyz").status == 503));
     scene.decide(&daemon);
     daemon.kill();
+    drop(file);
     std::fs::remove_file(&filler).expect("our own file");
     daemon.start_again();
     scene.holds(&daemon);

@@ -294,9 +294,9 @@ fn directories_of_the_host_are_shown_by_their_plain_names() {
 
 #[test]
 fn a_reserve_is_an_amount_of_bytes() {
-    assert_eq!(parse("", &[]).unwrap().disk_reserve_bytes, 1 << 30);
-    assert_eq!(parse("disk_reserve = \"64M\"", &[]).unwrap().disk_reserve_bytes, 64 << 20);
-    assert_eq!(parse("", &[("STDIOD_DISK_RESERVE", "0")]).unwrap().disk_reserve_bytes, 0);
+    assert_eq!(parse("", &[]).unwrap().disk_reserve_bytes, None);
+    assert_eq!(parse("disk_reserve = \"64M\"", &[]).unwrap().disk_reserve_bytes, Some(64 << 20));
+    assert_eq!(parse("", &[("STDIOD_DISK_RESERVE", "0")]).unwrap().disk_reserve_bytes, Some(0));
     assert!(complaint("disk_reserve = \"much\"", &[]).contains("1G"));
 }
 

@@ -27,7 +27,7 @@ use crate::os::token::Source;
 use crate::os::unix_socket;
 use crate::sandbox::cgroup::Hierarchies;
 use crate::sandbox::image::Images;
-use crate::sandbox::plan::{Layout, Networking, Runtime};
+use crate::sandbox::plan::{Layout, Networking, Runtime, default_reserve_bytes};
 use crate::sandbox::probe;
 use crate::shares::{Owner, Resource, Shares};
 use crate::store::cluster::Cluster;
@@ -149,8 +149,12 @@ fn prepare(config: &Config, file: Option<PathBuf>, filter: &'static LogFilter) -
     });
     let store = Store::spawn(conninfo, wake()).map_err(|e| e.to_string())?;
     let logs = LogFiles::spawn(&config.data_dir, wake()).map_err(failed("the directory for servers' logs"))?;
-    let meter = Meter::spawn(config.data_dir.clone(), config.disk_reserve_bytes, wake())
-        .map_err(failed("the meter's thread"))?;
+    let disk_reserve_bytes = match config.disk_reserve_bytes {
+        Some(bytes) => bytes,
+        None => default_reserve_bytes(&config.data_dir).map_err(failed("the size of data_dir's disk"))?,
+    };
+    let meter =
+        Meter::spawn(config.data_dir.clone(), disk_reserve_bytes, wake()).map_err(failed("the meter's thread"))?;
     let reload = Reload::new(config.clone(), file, filter);
 
     let pulls = Pulls::new(layout.clone(), config.registries());
@@ -160,7 +164,7 @@ fn prepare(config: &Config, file: Option<PathBuf>, filter: &'static LogFilter) -
         layout: layout.clone(),
         networking: networking.clone(),
         host_paths: config.host_paths.clone(),
-        disk_reserve_bytes: config.disk_reserve_bytes,
+        disk_reserve_bytes,
         boot_id,
     };
     let mut instances = Instances::new(settings, meter, descriptors);

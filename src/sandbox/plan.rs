@@ -5,6 +5,7 @@ use crate::api::register::server_name;
 use crate::core::contract::{LaunchFault, LaunchFaultKind};
 use crate::core::definition::{Definition, Source};
 use crate::core::ranges::Net;
+use crate::limits::{DISK_RESERVE_DEFAULT, DISK_RESERVE_DISK_PART};
 use crate::sandbox::network::{self, Wanted};
 use crate::sandbox::within::{normal_path, slug};
 use serde::{Deserialize, Serialize};
@@ -76,6 +77,13 @@ impl LaunchPlan {
 pub fn free_bytes(dir: &Path) -> io::Result<u64> {
     let stat = nix::sys::statvfs::statvfs(dir)?;
     Ok(stat.blocks_available().saturating_mul(stat.fragment_size()))
+}
+
+/// What servers leave free on the disk that `dir` is on where nobody has said how much.
+pub fn default_reserve_bytes(dir: &Path) -> io::Result<u64> {
+    let stat = nix::sys::statvfs::statvfs(dir)?;
+    let all = stat.blocks().saturating_mul(stat.fragment_size());
+    Ok(DISK_RESERVE_DEFAULT.min(all / DISK_RESERVE_DISK_PART))
 }
 
 /// A name as one part of a path. Every path that is made of a name is made through here: whatever the name is, the path

@@ -29,6 +29,7 @@ struct Stage {
     now: Now,
     conns: u64,
     era: Era,
+    /// The one that was written to last: it is the one that speaks.
     instance: InstanceId,
     session: Option<SessionId>,
     /// Requests that the server was written and has not answered: method and id.
@@ -152,11 +153,11 @@ impl Stage {
 
     fn perform(&mut self, output: Output) {
         if let Output::Launch { instance, .. } = output {
-            self.instance = instance;
             self.core.handle(Input::Launched { instance }, self.now);
         } else if let Output::Store { seq, .. } = output {
             self.core.handle(Input::StoreDone { seq, outcome: StoreOutcome::Committed }, self.now);
-        } else if let Output::Write { bytes, .. } = output {
+        } else if let Output::Write { instance, bytes, .. } = output {
+            self.instance = instance;
             for line in bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
                 self.written(line);
             }

@@ -29,8 +29,14 @@ impl Census {
         found.extend(self.cgroups().into_iter().filter(|name| !belongs(name, &current)).map(|n| format!("cgroup {n}")));
         let home = self.home.to_str().expect("our own name");
         found.extend(mounts_with(home).into_iter().map(|mount| format!("mount {mount}")));
-        let loops = loops_with(home).into_iter().filter(|file| !belongs(file, &current));
-        found.extend(loops.map(|file| format!("loop device of {file}")));
+        let loops = loops_with(home);
+        // The image of a server's volumes has one device, which all of its instances share.
+        let is_shared = |file: &String| {
+            let is_volume = file.contains("/volumes/") && !current.is_empty();
+            is_volume && loops.iter().filter(|other| *other == file).count() == 1
+        };
+        let strange = loops.iter().filter(|file| !belongs(file, &current) && !is_shared(file));
+        found.extend(strange.map(|file| format!("loop device of {file}")));
         let fenced = self.fenced().into_iter().filter(|id| !belongs(id, &current));
         found.extend(fenced.map(|id| format!("nft chain {id}")));
         let leases = self.leases();
