@@ -6,13 +6,13 @@ mod source;
 
 pub use source::Place;
 
-use crate::api::quantity;
-use crate::core::definition::COVERED;
-use crate::core::ranges::{Kind, Net};
+use crate::api::definition::quantity;
 use crate::limits::{ALLOW_PRIVATE_MAX, UNIX_PATH_MAX};
-use crate::sandbox::plan::RuntimeKind;
-use crate::sandbox::registry::Registries;
-use crate::sandbox::within::normal_path;
+use crate::model::definition::COVERED;
+use crate::model::ranges::{Kind, Net};
+use crate::sandbox::container::plan::RuntimeKind;
+use crate::sandbox::container::within::normal_path;
+use crate::sandbox::image::registry::Registries;
 use source::{Found, NetworkTable, ProviderTable, Sources, nearest};
 use std::collections::BTreeMap;
 use std::fmt;

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::str::FromStr;
 
 pub use uuid::Uuid;
 
@@ -120,6 +121,28 @@ impl Hasher for IdHasher {
 
     fn write_isize(&mut self, number: isize) {
         self.mix(number as u64);
+    }
+}
+
+/// Stream 0 is the one of what nobody asked for. `seq` counts over all streams of the session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct EventId {
+    pub stream: u32,
+    pub seq: u64,
+}
+
+impl fmt::Display for EventId {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}-{}", self.stream, self.seq)
+    }
+}
+
+impl FromStr for EventId {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<EventId, ()> {
+        let (stream, seq) = text.split_once('-').ok_or(())?;
+        Ok(EventId { stream: stream.parse().map_err(|_| ())?, seq: seq.parse().map_err(|_| ())? })
     }
 }
 

@@ -1,6 +1,7 @@
 //! stdiod: `inetd` for MCP servers. One thread decides, everything else is data.
 //!
 //! ```text
+//! model/     plain data that every layer may name: definitions, states, faults, who asks
 //! core/      PURE. Input + now → Output. contract.rs first, then mod.rs; lifecycle.rs is one server's life in one match,
 //!            bridge.rs its calls, changes.rs what is durable, mcp.rs and its neighbours the sessions of MCP clients
 //! wire/      PURE. bytes ⇄ messages: HTTP/1.1, server-sent events, lines and blocks, JSON-RPC
@@ -8,7 +9,7 @@
 //! sandbox/   what a container is: spec, rootfs, image, limits, network; its children (launch, discard, sweep, pull, probe)
 //!            are this same binary, so that nothing that takes time runs in the loop
 //! store/     StoreOp → SQL, the store thread, migrations, the private PostgreSQL
-//! os/        the shell: the only place for mio; reactor.rs is the loop and its phases
+//! os/        the shell: the only place for mio; event_loop/reactor.rs is the loop and its phases
 //! cli/       the client subcommands; they speak to the daemon over its API
 //! config.rs  file + environment → one validated Config;  limits.rs  every bound;  shares.rs  who has how much;
 //! allowance.rs  who may cause how much work;  ids.rs  names for things
@@ -24,6 +25,7 @@ pub mod config;
 pub mod core;
 pub mod ids;
 pub mod limits;
+pub mod model;
 pub mod os;
 pub mod sandbox;
 pub mod shares;

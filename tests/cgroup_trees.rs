@@ -4,9 +4,9 @@
 
 use nix::unistd::mkdtemp;
 use std::path::{Path, PathBuf};
-use stdiod::core::contract::Usage;
-use stdiod::sandbox::cgroup::{Hierarchies, Mode};
-use stdiod::sandbox::plan::Layout;
+use stdiod::model::status::Usage;
+use stdiod::sandbox::container::plan::Layout;
+use stdiod::sandbox::host::cgroup::{Hierarchies, Mode};
 
 const ID: &str = "3f2a9c1b-7";
 

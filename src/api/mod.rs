@@ -2,18 +2,10 @@
 //! requests become `Ask`s and `Answer`s become responses; nothing here waits, and nothing decides what a server does.
 
 pub mod auth;
-pub mod fault;
-pub mod forwarding;
-pub mod json;
+pub mod definition;
 pub mod mcp;
-#[cfg(test)]
-pub mod mutation;
-pub mod package;
-pub mod proof;
-pub mod quantity;
-pub mod reach;
-pub mod register;
+pub mod request;
+pub mod response;
 pub mod rest;
 pub mod route;
 pub mod status;
-pub mod stored;

@@ -1,19 +1,23 @@
 //! REST: from a whole HTTP request to what is asked, and from an answer to a whole HTTP response. Owns queries, bodies
 //! and media types; never waits and never decides. A call's `params` and a server's `result` pass through as slices.
 
-use crate::api::auth::{self, Need, Peer, Principal, Scopes, Shown, Tokens};
-use crate::api::fault::{self, Code, Fault, Outcome};
-use crate::api::forwarding;
-use crate::api::json::{self, Field, Fields};
+use crate::api::auth::proof::{self, Challenge};
+use crate::api::auth::{self, Peer, Shown, Tokens};
+use crate::api::definition::fields;
+use crate::api::definition::strict_json::{self, Field, Fields};
+use crate::api::mcp::forwarding;
 use crate::api::mcp::{self, EVENTS};
-use crate::api::proof::{self, Challenge};
-use crate::api::register;
+use crate::api::request::{Ask, Change, LogFormat, ServerRef};
+use crate::api::response::Answer;
 use crate::api::route::{self, Route};
 use crate::api::status;
-use crate::core::contract::{
-    Answer, Ask, Change, LogEntry, LogFormat, LogSource, News, NewsKind, ServerRef, Status, StatusView, Token,
-};
 use crate::limits::{LOG_LINES_KEPT, LOG_TAIL_DEFAULT, TOKEN_SERVERS_MAX, WAIT_MS};
+use crate::model::fault::{self, Code, Fault, Outcome};
+use crate::model::log::{LogEntry, LogSource};
+use crate::model::news::{News, NewsKind};
+use crate::model::principal::{Need, Principal, Scopes};
+use crate::model::records::Token;
+use crate::model::status::{Status, StatusView};
 use crate::wire::backlog::Shared;
 use crate::wire::http_in::{Method, Request, is_media};
 use crate::wire::http_out::Response;
@@ -81,7 +85,7 @@ fn asked<'a>(request: &Request<'a>, route: Route, who: Principal) -> Result<Inte
         }
         Route::Call(server) => call(server, json_body(request)?)?,
         Route::Register => {
-            let definition = Box::new(register::parse(json_body(request)?)?);
+            let definition = Box::new(fields::parse(json_body(request)?)?);
             if !who.may_see(&definition.name) {
                 return Err(who.forbid("a server of this name is not among those it is limited to"));
             }
@@ -90,7 +94,7 @@ fn asked<'a>(request: &Request<'a>, route: Route, who: Principal) -> Result<Inte
         Route::List => Ask::List { status: query.status()?, name: query.take("name").map(Cow::into_owned) },
         Route::Get(server) => Ask::Get { server },
         Route::Patch(server) => {
-            Ask::Patch { server, change: Box::new(Change { fields: json::object(json_body(request)?)? }) }
+            Ask::Patch { server, change: Box::new(Change { fields: strict_json::object(json_body(request)?)? }) }
         }
         Route::Delete(server) => Ask::Delete { server, volumes: query.boolean("volumes", false)? },
         Route::Restart(server) => Ask::Restart { server },
@@ -305,7 +309,7 @@ fn json_body<'a>(request: &Request<'a>) -> Result<&'a [u8], Fault> {
 
 /// The hot path: three slices of the body and nothing else.
 fn call(server: ServerRef, body: &[u8]) -> Result<Ask<'_>, Fault> {
-    let [method, params, timeout_ms] = json::members(body, &["method", "params", "timeout_ms"])?;
+    let [method, params, timeout_ms] = strict_json::members(body, &["method", "params", "timeout_ms"])?;
     let given = |raw: Option<_>| raw.filter(|raw: &Json<'_>| raw.get() != "null");
     let method = given(method).ok_or_else(|| Fault::field("method", "is required"))?;
     if method.get() != r#""tools/call""# {
@@ -335,7 +339,7 @@ fn check_method(method: Json<'_>) -> Result<(), Fault> {
 }
 
 fn token_create(body: &[u8], who: &Principal) -> Result<Ask<'static>, Fault> {
-    let mut fields = Fields::of(json::object(body)?, &["name", "scopes", "servers"])?;
+    let mut fields = Fields::of(strict_json::object(body)?, &["name", "scopes", "servers"])?;
     let name = fields.required("name")?.parse(auth::token_name)?;
     let scopes = names(fields.required("scopes")?, Scopes::NAMES.len(), |text| match Scopes::NAMES.contains(&text) {
         true => Ok(text.to_string()),
@@ -343,7 +347,7 @@ fn token_create(body: &[u8], who: &Principal) -> Result<Ask<'static>, Fault> {
     })?;
     who.may_grant(Scopes::of(&scopes))?;
     let mut servers = Vec::new();
-    fields.set("servers", &mut servers, &Vec::new(), |field| names(field, TOKEN_SERVERS_MAX, register::server_name))?;
+    fields.set("servers", &mut servers, &Vec::new(), |field| names(field, TOKEN_SERVERS_MAX, fields::server_name))?;
     fields.finish();
     Ok(Ask::TokenCreate { name, scopes, servers })
 }
@@ -569,11 +573,11 @@ fn log_text(entries: &[LogEntry]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::mutation::Mutator;
     use crate::api::status::tests::{definition, view};
-    use crate::core::contract::Usage;
     use crate::ids::InstanceId;
+    use crate::model::status::Usage;
     use crate::wire::http_in::{Parser, Step};
+    use crate::wire::mutation::Mutator;
     use serde_json::Value;
 
     const NAMED: &str = "/api/v1/mcp/servers/a";
@@ -962,7 +966,7 @@ mod tests {
         let as_json = body(&render(Answer::Logs { entries: entries.clone(), format: LogFormat::Json }));
         assert_eq!(as_json["entries"][0], first);
         assert_eq!(as_json["entries"][1]["text"], json!(entries[1].text));
-        let stream = entries.iter().cloned().map(crate::core::contract::StreamEvent::Log).collect();
+        let stream = entries.iter().cloned().map(crate::api::response::StreamEvent::Log).collect();
         let events = render(Answer::Stream { session: None, events: stream });
         assert_eq!(events.content_type, "text/event-stream");
         let event = |entry| [b"data: ", render_log_event(entry).as_slice(), b"\n\n"].concat();

@@ -1,13 +1,13 @@
 //! Which resource a path names and what a method does there. Owns the table of routes; never looks at bodies, queries
 //! or who asks. Every path of the table answers every method: with a route, or with 405 and what it allows.
 
-use crate::api::auth::Need;
-use crate::api::fault::{Code, Fault};
+use crate::api::auth::proof;
+use crate::api::definition::fields::server_name;
 use crate::api::mcp::Door;
-use crate::api::proof;
-use crate::api::register::server_name;
-use crate::core::contract::ServerRef;
+use crate::api::request::ServerRef;
 use crate::ids::{ServerId, Uuid};
+use crate::model::fault::{Code, Fault};
+use crate::model::principal::Need;
 use crate::wire::http_in::Method;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -212,7 +212,7 @@ impl Route {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::mutation::Mutator;
+    use crate::wire::mutation::Mutator;
     use Method::*;
 
     const METHODS: [Method; 8] = [Get, Head, Post, Put, Patch, Delete, Options, Other];

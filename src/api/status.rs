@@ -1,9 +1,9 @@
 //! The status object of SPEC §2 as JSON. Owns how durations and amounts are shown; never shows the value of an
 //! environment variable. Every field is always there, `null` where nothing is known.
 
-use crate::api::quantity::{show_bytes, show_cpu};
-use crate::core::contract::{ImagePull, LastCrash, StatusView};
-use crate::core::definition::{Definition, RestartPolicy, Source};
+use crate::api::definition::quantity::{show_bytes, show_cpu};
+use crate::model::definition::{Definition, RestartPolicy, Source};
+use crate::model::status::{ImagePull, LastCrash, StatusView};
 use crate::wire::times::rfc3339;
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -196,9 +196,9 @@ pub fn duration(ms: u64) -> String {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use crate::api::register;
-    use crate::core::contract::{Status, Usage};
+    use crate::api::definition::fields;
     use crate::ids::{ServerId, Uuid};
+    use crate::model::status::{Status, Usage};
     use serde_json::{Value, json};
     use std::sync::Arc;
 
@@ -232,7 +232,7 @@ pub mod tests {
     }
 
     pub fn definition() -> Definition {
-        register::parse(
+        fields::parse(
             br#"{"name":"my-mcp-server","image":"my-registry/my-mcp-server:latest","volumes":["/data"],
                  "environment":{"TOKEN":"s3cret","A":"s3cret"}}"#,
         )

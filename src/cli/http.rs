@@ -4,11 +4,11 @@
 //! shown on this same connection that it knows it, or which the kernel says is root's or our own.
 
 use crate::api::auth;
-use crate::api::proof::{self, Challenge};
+use crate::api::auth::proof::{self, Challenge};
 use crate::config::{Config, Listen};
 use crate::limits::{CLIENT_ANSWER_MAX, CLIENT_CONNECT_TIMEOUT, CLIENT_PROOF_MAX, CLIENT_QUICK_WAIT};
-use crate::os::random::random;
-use crate::os::unix_socket;
+use crate::os::event_loop::random::random;
+use crate::os::net::unix_socket;
 use crate::wire::answer::{Body, Head, read_head};
 use std::fmt;
 use std::io::{self, BufReader, Read, Write};

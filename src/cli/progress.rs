@@ -2,7 +2,7 @@
 //! thing that is done. Shows what it is told and knows nothing more.
 
 use super::table::size;
-use crate::core::contract::{LayerState, PullStep};
+use crate::model::instance::{LayerState, PullStep};
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 

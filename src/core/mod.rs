@@ -2,70 +2,39 @@
 //! `tests/sim.rs` drives it with invented ones. One `Core` per daemon; its parts own their state, this file only
 //! passes events between them. Invariant: after each `handle` nothing is left half done, and `poll_output` says it all.
 
-pub mod backoff;
-pub mod calls;
+pub mod clients;
 pub mod contract;
 pub mod deadlines;
-pub mod definition;
 pub mod entropy;
-pub mod eras;
-pub mod event_log;
-pub mod health;
-pub mod lifecycle;
-pub mod listings;
-pub mod log_ring;
-pub mod outbox;
-pub mod parked;
-pub mod ranges;
-pub mod records;
-pub mod server;
-pub mod sessions;
+pub mod hosting;
+pub mod mcp;
+pub mod peers;
+pub mod servers;
 pub mod settings;
 
-mod admission;
-mod aggregate;
-mod asks;
-mod bridge;
-mod changes;
-mod companion;
-mod decisions;
-mod era_params;
-mod fanout;
-mod list_news;
-mod mcp;
-mod news;
-mod old_stream;
-mod private;
-mod pulls;
-mod questions;
-mod rounds;
-mod rows;
 mod shutdown;
-mod suspended;
-mod unanswered;
-mod voices;
-mod waiting;
-mod wishes;
-mod wording;
 mod work;
 
 use crate::api::auth::Tokens;
-use crate::core::calls::Calls;
-use crate::core::contract::{Exit, ExitCause, Input, LastCrash, Now, Output, Snapshot, Status, StopSignal};
+use crate::core::clients::news::Watcher;
+use crate::core::clients::parked::Parked;
+use crate::core::contract::{Input, Now, Output};
 use crate::core::deadlines::Deadlines;
 use crate::core::entropy::{Entropy, Seal};
-use crate::core::lifecycle::{Action, Event, State};
-use crate::core::listings::Listing;
-use crate::core::news::Watcher;
-use crate::core::outbox::Outbox;
-use crate::core::parked::Parked;
-use crate::core::pulls::Pulls;
-use crate::core::server::Server;
-use crate::core::sessions::{Errand, Question, Sessions, Voice};
+use crate::core::hosting::lifecycle::{Action, Event, State};
+use crate::core::hosting::pulls::Pulls;
+use crate::core::mcp::sessions::{Errand, Question, Sessions, Voice};
+use crate::core::peers::calls::Calls;
+use crate::core::peers::listings::Listing;
+use crate::core::peers::unanswered::Unanswered;
+use crate::core::servers::outbox::Outbox;
+use crate::core::servers::server::Server;
 pub use crate::core::settings::Settings;
-use crate::core::unanswered::Unanswered;
 use crate::ids::{CallId, ConnId, IdMap, IdSet, InstanceId, ServerId, SessionId, VoiceId};
 use crate::limits::{RESTARTS_AT_ONCE, STARTS_AT_ONCE, STDIN_GRACE};
+use crate::model::instance::{Exit, ExitCause, StopSignal};
+use crate::model::records::Snapshot;
+use crate::model::status::{LastCrash, Status};
 use crate::shares::Shares;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -138,16 +107,16 @@ pub struct Core {
     parked: Parked,
     watchers: Vec<Watcher>,
     outbox: Outbox,
-    decisions: decisions::Decisions,
+    decisions: crate::core::servers::decisions::Decisions,
     sessions: Sessions,
     voices: IdMap<VoiceId, Voice>,
     voices_minted: u64,
     errands: IdMap<CallId, Errand>,
     /// By the id under which the client was asked.
     questions: IdMap<u64, Question>,
-    greetings: IdMap<ConnId, admission::Greeting>,
-    kept: suspended::KeptAnswers,
-    joint_news: list_news::JointNews,
+    greetings: IdMap<ConnId, crate::core::mcp::admission::Greeting>,
+    kept: crate::core::mcp::era::suspended::KeptAnswers,
+    joint_news: crate::core::mcp::list_changes::JointNews,
     deadlines: Deadlines<Timer>,
     /// Who has how much of what clients and servers can make the core hold.
     shares: Shares,
@@ -181,15 +150,15 @@ impl Core {
             parked: Parked::default(),
             watchers: Vec::new(),
             outbox: Outbox::default(),
-            decisions: decisions::Decisions::default(),
+            decisions: crate::core::servers::decisions::Decisions::default(),
             sessions: Sessions::default(),
             voices: IdMap::default(),
             voices_minted: 0,
             errands: IdMap::default(),
             questions: IdMap::default(),
             greetings: IdMap::default(),
-            kept: suspended::KeptAnswers::default(),
-            joint_news: list_news::JointNews::default(),
+            kept: crate::core::mcp::era::suspended::KeptAnswers::default(),
+            joint_news: crate::core::mcp::list_changes::JointNews::default(),
             deadlines: Deadlines::default(),
             shares: Shares::default(),
             tokens: Tokens::unread(),
@@ -363,7 +332,7 @@ impl Core {
             return;
         }
         let before = (server.life.status(), server.life.instance());
-        let why = news::event_name(&event);
+        let why = clients::news::event_name(&event);
         let actions = server.life.handle(event, &server.definition, self.now.mono_ms);
         let failed = actions.iter().any(|action| matches!(action, Action::Crashed { .. } | Action::Fault { .. }));
         for action in actions {
@@ -406,7 +375,7 @@ impl Core {
                 server.put_down_for = None;
                 (server.level, server.listen, server.refusal) = (None, None, None);
                 Listing::ALL.into_iter().for_each(|list| server.list_mut(list).new_instance());
-                server.said = server::Said { late: server.said.late, ..server::Said::default() };
+                server.said = servers::server::Said { late: server.said.late, ..servers::server::Said::default() };
                 let definition = server.definition.clone();
                 let provider = definition.provider.clone().unwrap_or_else(|| self.settings.providers[0].clone());
                 self.instances.insert(instance, id);

@@ -1,7 +1,7 @@
 //! What the core must know of its daemon: from its configuration, and from what was found out about the host at boot.
 //! Nothing in it changes once servers run.
 
-use crate::core::contract::Decision;
+use crate::model::records::Decision;
 
 /// What the core must know of its daemon.
 #[derive(Default)]

@@ -3,12 +3,12 @@
 //! deadline, so a shutdown always ends.
 
 use crate::core::contract::Output;
-use crate::core::lifecycle::Event;
+use crate::core::hosting::lifecycle::Event;
 use crate::core::{Core, Phase, Timer};
 use crate::limits::{DRAIN_GRACE, STORE_WAIT};
 
 impl Core {
-    pub(super) fn shutdown_asked(&mut self) {
+    pub(in crate::core) fn shutdown_asked(&mut self) {
         match self.phase {
             Phase::Booting { .. } | Phase::Running => {
                 log::info!("shutting down: no new calls, {} in flight or waiting", self.calls.len());
@@ -30,7 +30,7 @@ impl Core {
     }
 
     /// Moves the shutdown on as soon as its present phase has nothing left to wait for.
-    pub(super) fn follow_shutdown(&mut self) {
+    pub(in crate::core) fn follow_shutdown(&mut self) {
         if self.phase == Phase::Draining && self.servers.values().all(|s| s.lane.in_flight().is_empty()) {
             self.shutdown_elapsed();
         }
@@ -44,7 +44,7 @@ impl Core {
         }
     }
 
-    pub(super) fn shutdown_elapsed(&mut self) {
+    pub(in crate::core) fn shutdown_elapsed(&mut self) {
         match self.phase {
             Phase::Draining => {
                 self.phase = Phase::Stopping;

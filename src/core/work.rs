@@ -15,13 +15,13 @@ impl Core {
     }
 
     /// Lines were read, and everything behind the first `before` outputs is to be done because of them.
-    pub(super) fn charge(&mut self, lines: usize, bytes: usize, before: usize) {
+    pub(in crate::core) fn charge(&mut self, lines: usize, bytes: usize, before: usize) {
         let caused: usize = self.outputs.range(before..).map(price).sum();
         self.work += lines * WORK_PER_LINE + bytes / BYTES_PER_WORK + caused;
     }
 
     /// Everybody has to be looked at, to find those whom it concerns.
-    pub(super) fn charge_search(&mut self) {
+    pub(in crate::core) fn charge_search(&mut self) {
         self.work += (self.sessions.len() + self.voices.len()) / LOOKS_PER_WORK;
     }
 }

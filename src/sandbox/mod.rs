@@ -1,32 +1,15 @@
 //! What a container is: spec, image, rootfs, limits, and its launch and end. Whatever blocks here runs in children of
 //! the daemon, which are the daemon's own binary under another name (`child`); the loop only reads `plan` and `cgroup`.
 
-pub mod account;
-pub mod cgroup;
-pub mod cni;
-pub mod discard;
-pub mod disk;
-pub mod fence;
+pub mod cleanup;
+pub mod container;
+pub mod host;
 pub mod image;
-pub mod import;
-pub mod launch;
-pub mod loop_device;
-pub mod network;
-pub mod plain;
-pub mod plan;
-pub mod probe;
-pub mod registry;
-pub mod rootfs;
-mod runtime;
-pub mod signal;
-pub mod spec;
-pub mod sweep;
-pub mod unpack;
-pub mod users;
-pub mod volume_image;
-pub mod volumes;
-pub mod within;
 
+use cleanup::{discard, sweep};
+use container::launch;
+use host::probe;
+use image::registry;
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::AsRawFd;

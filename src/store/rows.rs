@@ -4,16 +4,17 @@
 //! makes the query fail, and no value of a definition gets into a log.
 
 use crate::api::auth::token_name;
-use crate::api::fault::Fault;
-use crate::api::register::server_name;
-use crate::api::stored;
-use crate::core::contract::{LastCrash, Snapshot, Status, StoredServer, StoredStatus, Token, UnfitServer};
-use crate::core::definition::Definition;
+use crate::api::definition::fields::server_name;
+use crate::api::definition::stored;
 use crate::ids::{ServerId, Uuid};
 use crate::limits::{
     CRASH_TAIL_LINES, LOG_LINE_MAX, NAME_MAX, SCOPES_MAX, SERVERS_MAX, STORED_CRASH_MAX, STORED_DEFINITION_MAX,
     STORED_ERROR_MAX, STORED_TOKEN_MAX, TOKEN_SERVERS_MAX, TOKENS_MAX,
 };
+use crate::model::definition::Definition;
+use crate::model::fault::Fault;
+use crate::model::records::{Snapshot, StoredServer, StoredStatus, Token, UnfitServer};
+use crate::model::status::{LastCrash, Status};
 use postgres::fallible_iterator::FallibleIterator;
 use postgres::{Client, IsolationLevel, Row, Transaction};
 

@@ -2,8 +2,9 @@
 //! Never decides when to write or what to do after a failure. Invariant: only rows of `container_type = 'mcp_server'` are
 //! touched, and no value of a definition gets into an error or a log.
 
-use crate::core::contract::{LastCrash, StoreOp, StoredServer, StoredStatus};
-use crate::core::definition::{Definition, Source};
+use crate::model::definition::{Definition, Source};
+use crate::model::records::{StoreOp, StoredServer, StoredStatus};
+use crate::model::status::LastCrash;
 use postgres::GenericClient;
 use postgres::types::{Json, ToSql, Type};
 use std::borrow::Cow;

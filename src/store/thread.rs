@@ -8,13 +8,13 @@
 //! process is frozen and not the host, nothing tells. The thread then waits with it; the core does not (`STORE_WAIT`),
 //! and gets its `Done` late.
 
-use crate::core::contract::{Snapshot, StoreOp, StoreOutcome};
 use crate::ids::StoreSeq;
 use crate::limits::{
     STORE_BATCH, STORE_CHANNEL, STORE_CLOSE_WAIT, STORE_CONNECT_WAIT, STORE_DRIVER_DESCRIPTORS, STORE_MIGRATION_WAIT,
     STORE_PROBE_IDLE, STORE_PROBE_WAIT, STORE_RETRY_MAX, STORE_RETRY_MIN, STORE_RETRY_YOUNG, STORE_STATEMENT_WAIT,
     STORE_WAIT,
 };
+use crate::model::records::{Snapshot, StoreOp, StoreOutcome};
 use crate::store::migrate::{MIGRATIONS, migrate};
 use crate::store::reach;
 use crate::store::rows;

@@ -1,8 +1,8 @@
 //! Chunked bodies. Owns how far one is decoded, in the buffer it was read into; keeps no raw bytes but those of a line
 //! that has not ended, and nothing of extensions and trailers.
 
-use crate::api::fault::{Code, Fault};
 use crate::limits::{BODY_MAX, CHUNK_LINE_MAX, HEADERS_MAX, TRAILERS_MAX};
+use crate::model::fault::{Code, Fault};
 use crate::wire::fields::{Block, bad, line_end, number, parse_fields};
 use memchr::memchr;
 

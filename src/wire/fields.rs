@@ -2,8 +2,8 @@
 //! `httparse` forgives (a bare LF above all); looks at a byte a constant number of times, and says the same however the
 //! reads are split.
 
-use crate::api::fault::{Code, Fault};
 use crate::limits::HEADERS_MAX;
+use crate::model::fault::{Code, Fault};
 use memchr::{memchr, memmem};
 use std::sync::LazyLock;
 

@@ -4,8 +4,8 @@
 //! What a request is, or why it is refused, depends on the bytes alone, not on where the reads were split. Whatever two
 //! parsers could read in two ways is refused: `httparse` reads the fields, and what it forgives is checked here first.
 
-use crate::api::fault::{Code, Fault};
 use crate::limits::{BODY_MAX, BUFFER_KEPT_MAX, EMPTY_LINES_MAX, HEAD_MAX, HEADERS_MAX, REQUEST_LINE_MAX, TARGET_MAX};
+use crate::model::fault::{Code, Fault};
 use crate::wire::chunked::{Chunks, body_too_large};
 use crate::wire::fields::{Block, bad, line_end, number};
 use crate::wire::target::{self, Part, unescape};

@@ -222,7 +222,7 @@ fn write_header(out: &mut Vec<u8>, name: &str, value: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::fault::{Code, Fault};
+    use crate::model::fault::{Code, Fault};
 
     const KEPT: Framing = Framing { keep_alive: true, head_only: false, http10: false };
 

@@ -437,7 +437,7 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::mutation::Mutator;
+    use crate::wire::mutation::Mutator;
 
     fn raw(text: &str) -> Json<'_> {
         serde_json::from_str(text).unwrap()

@@ -1,11 +1,11 @@
 //! Messages from a server's stdout: lines, or blocks behind a `Content-Length` header. Owns the bytes of one message; never
 //! holds more than `LINE_MAX` of them, and touches each byte a constant number of times however the reads are split.
 
-use crate::core::definition::Framing;
 use crate::limits::{
     BYTES_AT_ONCE, FRAME_FIELDS_MAX, FRAME_HEAD_MAX, LINE_BUFFER_KEPT, LINE_BUFFER_ROOMY_MAX, LINE_HEAD_KEPT, LINE_MAX,
     LINE_TAIL_KEPT,
 };
+use crate::model::definition::Framing;
 use memchr::memchr;
 use std::ops::Range;
 
@@ -400,7 +400,7 @@ mod tests {
             all(&mut lines, &mut found);
             assert_eq!(found.last(), Some(&(true, b"{}".to_vec())), "{bad}");
         }
-        let mut mutator = crate::api::mutation::Mutator::new(9);
+        let mut mutator = crate::wire::mutation::Mutator::new(9);
         for _ in 0..5_000 {
             let text = mutator.mutate(&[b"Content-Length: 2\r\n\r\n{}Content-Length: 3\r\nX: y\r\n\r\n[1]\n"]);
             let mut lines = Lines::with_framing(Framing::Auto);

@@ -10,6 +10,8 @@ pub mod http_out;
 pub mod json;
 pub mod jsonrpc;
 pub mod lines;
+#[cfg(test)]
+pub mod mutation;
 pub mod relay;
 pub mod sse;
 mod target;

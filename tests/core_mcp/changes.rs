@@ -2,10 +2,13 @@
 
 use crate::stage::{Child, Stage, named, request, someone};
 use serde_json::{Value, json};
-use stdiod::api::fault::Code;
-use stdiod::core::contract::{Answer, Ask, Change, Input, LogFormat, Status};
+use stdiod::api::request::{Ask, Change, LogFormat};
+use stdiod::api::response::Answer;
+use stdiod::core::contract::Input;
 use stdiod::ids::InstanceId;
 use stdiod::limits::STOP_GRACE;
+use stdiod::model::fault::Code;
+use stdiod::model::status::Status;
 
 fn patch(stage: &mut Stage, name: &str, fields: &Value) -> Status {
     let change = Box::new(Change { fields: fields.as_object().expect("fields").clone() });
@@ -33,7 +36,7 @@ fn a_server_is_removed_when_its_last_instance_is_and_its_name_is_free_then() {
         let deleted = stage.ask(&someone(), Ask::Delete { server: named("own"), volumes });
         assert_eq!(stage.answered(deleted), None, "the session's instance has not ended");
         assert!(stage.is_answered(conn));
-        let definition = stdiod::api::register::parse(br#"{"name": "own", "rootfs": "host", "cmd": ["x"]}"#);
+        let definition = stdiod::api::definition::fields::parse(br#"{"name": "own", "rootfs": "host", "cmd": ["x"]}"#);
         let definition = Box::new(definition.expect("a valid definition"));
         let refused = stage.ask(&someone(), Ask::Register { definition, wait: true });
         assert!(matches!(stage.answered(refused), Some(Answer::Refused(fault)) if fault.code == Code::NameTaken));

@@ -7,12 +7,14 @@ mod stage;
 
 use serde_json::{Value, json};
 use stage::{Child, Stage, guest, request, someone};
-use stdiod::api::auth::Principal;
-use stdiod::api::fault::Code;
-use stdiod::core::contract::{Answer, Ask, Input, LogFormat};
+use stdiod::api::request::{Ask, LogFormat};
+use stdiod::api::response::Answer;
+use stdiod::core::contract::Input;
 use stdiod::limits::{
     CONTENDED_QUESTION_TIMEOUT, SESSION_IDLE, SHARE_MEMORY, SHARE_PRIVATE_INSTANCES, SHARE_SESSIONS, URI_MAX,
 };
+use stdiod::model::fault::Code;
+use stdiod::model::principal::Principal;
 
 fn tool(arguments: Value) -> Value {
     json!({"name": "t", "arguments": arguments})
@@ -350,7 +352,7 @@ fn an_instance_of_a_session_goes_with_it_however_that_ends() {
     let session = stage.session(at, json!({}));
     let instance = *stage.running.keys().last().expect("it runs");
     stage.running.remove(&instance);
-    let exit = stdiod::core::contract::Exit { cause: stdiod::core::contract::ExitCause::Code(1), oom: false };
+    let exit = stdiod::model::instance::Exit { cause: stdiod::model::instance::ExitCause::Code(1), oom: false };
     stage.handle(Input::Exited { instance, exit });
     let conn = stage.post(at, session, &request(1, "ping", json!({})));
     assert_eq!(stage.answer(conn)["error"]["data"]["code"], "not_found");

@@ -4,10 +4,11 @@
 use crate::stage::{Child, Stage, named, request, someone};
 use crate::{question, tool};
 use serde_json::{Value, json};
-use stdiod::api::auth::Principal;
-use stdiod::core::contract::{Ask, Input};
+use stdiod::api::request::Ask;
+use stdiod::core::contract::Input;
 use stdiod::ids::{ConnId, InstanceId, SessionId};
 use stdiod::limits::{LIST_PAUSE, UNANSWERED_MAX};
+use stdiod::model::principal::Principal;
 use stdiod::wire::json::JsonBuf;
 
 const AT: Option<&str> = Some("old");

@@ -3,13 +3,14 @@
 
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use stdiod::api::auth::Principal;
-use stdiod::core::contract::{
-    Answer, Ask, Exit, ExitCause, Input, LaunchFault, LaunchFaultKind, McpAsk, Now, Output, ServerRef, Snapshot,
-    Stateless, StopSignal, StoreOutcome, StreamEvent, Takes,
-};
+use stdiod::api::request::{Ask, McpAsk, ServerRef, Stateless, Takes};
+use stdiod::api::response::{Answer, StreamEvent};
+use stdiod::core::contract::{Input, Now, Output};
 use stdiod::core::{Core, Settings};
 use stdiod::ids::{ConnId, InstanceId, SessionId};
+use stdiod::model::instance::{Exit, ExitCause, LaunchFault, LaunchFaultKind, StopSignal};
+use stdiod::model::principal::Principal;
+use stdiod::model::records::{Snapshot, StoreOutcome};
 use stdiod::wire::json::Json;
 use stdiod::wire::jsonrpc;
 use stdiod::wire::lines::Line;
@@ -89,7 +90,8 @@ impl Stage {
         self.children.insert(name.to_string(), child);
         let mut definition = json!({"name": name, "rootfs": "host", "cmd": ["x"]});
         definition.as_object_mut().unwrap().extend(more.as_object().expect("fields").clone());
-        let definition = stdiod::api::register::parse(definition.to_string().as_bytes()).expect("a valid definition");
+        let definition =
+            stdiod::api::definition::fields::parse(definition.to_string().as_bytes()).expect("a valid definition");
         let conn = self.ask(&someone(), Ask::Register { definition: Box::new(definition), wait: true });
         assert!(matches!(self.answers.remove(&conn), Some(Answer::Registered(_))), "{name} is ready");
     }

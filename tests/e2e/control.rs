@@ -378,7 +378,7 @@ fn a_stranger_learns_nothing_by_asking_for_proofs() {
     }
     // Who has the token's id can have proofs; none of them opens anything.
     let hash = stdiod::api::auth::hash(daemon.token().as_bytes());
-    let challenge = stdiod::api::proof::Challenge::new(&hash, [7; 32]);
+    let challenge = stdiod::api::auth::proof::Challenge::new(&hash, [7; 32]);
     let reply = Http::connect(daemon.address(), "").request("GET", &challenge.target(), None);
     let proof = reply.json()["proof"].as_str().expect("a proof").to_string();
     assert!(challenge.is_answered_by(&proof, &hash, daemon.address()), "{reply}");

@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
-use stdiod::sandbox::plan::Layout;
+use stdiod::sandbox::container::plan::Layout;
 
 on_both_providers!(
     a_server_on_the_bridge_reaches_the_world_and_none_of_its_neighbours,
@@ -430,7 +430,7 @@ fn free_port(host: &Machine) -> u16 {
 
 /// This host's own end of the cables of a daemon.
 fn gateway(host: &Machine, daemon: &Daemon) -> String {
-    let subnet = stdiod::sandbox::cni::subnet(&Layout::of(daemon.data_dir.clone()).mark);
+    let subnet = stdiod::sandbox::container::cni::subnet(&Layout::of(daemon.data_dir.clone()).mark);
     let gateway = subnet.replace(".0/19", ".1");
     assert!(host.ip("-4 -o addr show").contains(&format!("inet {gateway}/")), "it is there");
     gateway

@@ -12,15 +12,15 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use stdiod::sandbox::plan::{LaunchPlan, Layout, Networking, Runtime, RuntimeKind, Users};
-use stdiod::sandbox::probe;
+use stdiod::sandbox::container::plan::{LaunchPlan, Layout, Networking, Runtime, RuntimeKind, Users};
+use stdiod::sandbox::host::probe;
 
 struct Home(PathBuf);
 
 impl Drop for Home {
     fn drop(&mut self) {
         let layout = Layout::of(self.0.join("data"));
-        let _ = stdiod::sandbox::sweep::sweep(&layout);
+        let _ = stdiod::sandbox::cleanup::sweep::sweep(&layout);
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

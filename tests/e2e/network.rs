@@ -254,7 +254,7 @@ fn gateway_of(routes: &str) -> String {
 
 /// The daemon's table, as nft shows it; nothing, if there is none.
 fn fences_of(daemon: &Daemon) -> String {
-    let table = format!("stdiod_{}", stdiod::sandbox::plan::Layout::of(daemon.data_dir.clone()).mark);
+    let table = format!("stdiod_{}", stdiod::sandbox::container::plan::Layout::of(daemon.data_dir.clone()).mark);
     let output = Command::new("nft").args(["list", "table", "inet", &table]).output();
     String::from_utf8_lossy(&output.expect("nft: scripts/setup installs it").stdout).into_owned()
 }

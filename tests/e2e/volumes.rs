@@ -5,7 +5,7 @@ use crate::support::mcp::McpClient;
 use crate::support::world::loops_with;
 use crate::support::{BASE, Daemon, Options, SOON, eventually, inside, on_both_providers};
 use serde_json::{Value, json};
-use stdiod::sandbox::plan::free_bytes;
+use stdiod::sandbox::container::plan::free_bytes;
 
 on_both_providers!(
     a_full_volume_is_an_error_inside_and_nothing_outside_and_may_grow,

@@ -3,7 +3,7 @@
 
 use crate::inputs::{Rng, random_json};
 use serde_json::value::RawValue;
-use stdiod::core::definition::Framing;
+use stdiod::model::definition::Framing;
 use stdiod::wire::json::{self, Json};
 use stdiod::wire::lines::{Line, Lines};
 

@@ -6,9 +6,10 @@ use crate::meter::{MIB, Reader};
 use serde_json::json;
 use std::hint::black_box;
 use stdiod::api::auth::{Peer, Shown, Tokens};
-use stdiod::api::{auth, json as bodies, mcp, quantity, register, rest, route};
-use stdiod::core::definition::Definition;
-use stdiod::core::event_log::EventId;
+use stdiod::api::definition::{fields, quantity, strict_json as bodies};
+use stdiod::api::{auth, mcp, rest, route};
+use stdiod::ids::EventId;
+use stdiod::model::definition::Definition;
 use stdiod::wire::http_in::{Method, Parser, Step};
 
 /// A definition, and no more than that, is made of a body; the rest is refused as soon as it is one too many.
@@ -26,11 +27,11 @@ fn bodies_that_are_read_as_a_whole() {
         r#"{"name":"n","command":"npx","args":V}"#,
         r#"{"name":"n","image":"i","crash_loop":{"schedule_ms":V}}"#,
     ];
-    let old = register::parse(br#"{"name":"n","image":"i"}"#).expect("a definition");
+    let old = fields::parse(br#"{"name":"n","image":"i"}"#).expect("a definition");
     let read = |bytes: &[u8]| {
-        black_box(register::parse(bytes).ok());
+        black_box(fields::parse(bytes).ok());
         if let Ok(fields) = bodies::object(bytes) {
-            black_box(register::merge(&old, &fields).ok());
+            black_box(fields::merge(&old, &fields).ok());
         }
     };
     for (at, (what, make)) in VALUES.iter().chain(BROKEN).enumerate() {
@@ -43,7 +44,7 @@ fn bodies_that_are_read_as_a_whole() {
         let text = String::from_utf8_lossy(bytes);
         let value = json!(text);
         black_box((quantity::cpu_milli(&value), quantity::bytes(&value)));
-        black_box((register::server_name(&text).ok(), auth::token_name(&text).ok()));
+        black_box((fields::server_name(&text).ok(), auth::token_name(&text).ok()));
         black_box((text.parse::<EventId>().ok(), auth::is_local_origin(&text)));
     };
     for (what, make) in WORDS {

@@ -4,13 +4,14 @@
 use crate::inputs::{Make, VALUES, random, repeated};
 use crate::meter::{LARGEST, MIB, Reader};
 use std::hint::black_box;
-use stdiod::api::auth::Principal;
-use stdiod::core::contract::{
-    Answer, Ask, Input, McpAsk, Now, Output, ServerRef, Snapshot, Stateless, StoreOutcome, Takes,
-};
-use stdiod::core::log_ring::{LogRing, printable};
+use stdiod::api::request::{Ask, McpAsk, ServerRef, Stateless, Takes};
+use stdiod::api::response::Answer;
+use stdiod::core::clients::log_ring::{LogRing, printable};
+use stdiod::core::contract::{Input, Now, Output};
 use stdiod::core::{Core, Settings};
 use stdiod::ids::{ConnId, InstanceId, SessionId};
+use stdiod::model::principal::Principal;
+use stdiod::model::records::{Snapshot, StoreOutcome};
 use stdiod::wire::json::Json;
 use stdiod::wire::jsonrpc::{self, Message};
 use stdiod::wire::lines::Line;
@@ -75,7 +76,7 @@ impl Stage {
 
     fn start(&mut self) {
         let definition = br#"{"name":"s","rootfs":"host","cmd":["x"],"max_in_flight":8}"#;
-        let definition = stdiod::api::register::parse(definition).expect("a definition");
+        let definition = stdiod::api::definition::fields::parse(definition).expect("a definition");
         self.ask(Ask::Register { definition: Box::new(definition), wait: true });
     }
 

@@ -4,13 +4,13 @@
 use crate::inputs::{BROKEN, Make, VALUES, framed, random, repeated};
 use crate::meter::{MIB, Reader};
 use std::hint::black_box;
-use stdiod::core::contract::PullStep;
-use stdiod::sandbox::plan::Report;
-use stdiod::sandbox::registry::auth::challenge;
-use stdiod::sandbox::registry::http::Url;
-use stdiod::sandbox::registry::reference::{full_name, reference};
-use stdiod::sandbox::unpack::{Allowance, unpack};
-use stdiod::sandbox::{account, cni};
+use stdiod::model::instance::PullStep;
+use stdiod::sandbox::container::plan::Report;
+use stdiod::sandbox::container::{account, cni};
+use stdiod::sandbox::image::registry::auth::challenge;
+use stdiod::sandbox::image::registry::http::Url;
+use stdiod::sandbox::image::registry::reference::{full_name, reference};
+use stdiod::sandbox::image::unpack::{Allowance, unpack};
 
 #[test]
 fn names_and_addresses_of_registries() {

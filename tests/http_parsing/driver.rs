@@ -1,7 +1,7 @@
 //! Feeds a parser in pieces and writes down what comes of it.
 
-use stdiod::api::fault::Fault;
 use stdiod::limits::{BODY_MAX, HEAD_MAX, TRAILERS_MAX};
+use stdiod::model::fault::Fault;
 use stdiod::wire::http_in::{Method, Parser, Phase, Step};
 
 /// splitmix64.

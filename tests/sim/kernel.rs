@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use stdiod::core::definition::Framing;
+use stdiod::model::definition::Framing;
 use stdiod::wire::lines::Lines;
 
 /// splitmix64: small, good enough, and the same everywhere.

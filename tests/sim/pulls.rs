@@ -1,9 +1,10 @@
 //! Registries and the disk, as far as images go: pulls that go on, end and fail whenever they like.
 
 use super::world::World;
-use stdiod::core::contract::{Input, LaunchFault, LaunchFaultKind, LayerState, PullStep};
-use stdiod::core::definition::Source;
+use stdiod::core::contract::Input;
 use stdiod::ids::PullId;
+use stdiod::model::definition::Source;
+use stdiod::model::instance::{LaunchFault, LaunchFaultKind, LayerState, PullStep};
 
 impl World {
     pub(super) fn pull_step(&mut self) {

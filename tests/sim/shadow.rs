@@ -1,6 +1,6 @@
 //! The schedule of one server, restated naively: when may it start again at the earliest?
 
-use stdiod::core::definition::CrashLoop;
+use stdiod::model::definition::CrashLoop;
 
 #[derive(Default)]
 pub struct Shadow {

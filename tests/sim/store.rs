@@ -1,8 +1,8 @@
 //! A fake store: rows in a map, operations in a queue, and outages at any moment, also between commit and answer.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use stdiod::core::contract::{Snapshot, StoreOp, StoreOutcome, StoredServer, Token};
 use stdiod::ids::{ServerId, StoreSeq};
+use stdiod::model::records::{Snapshot, StoreOp, StoreOutcome, StoredServer, Token};
 
 #[derive(Default)]
 pub struct FakeStore {

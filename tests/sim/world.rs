@@ -10,15 +10,18 @@ use super::kernel::{Process, Rng, Stage, Words};
 use super::shadow::Shadow;
 use super::store::FakeStore;
 use std::collections::{BTreeMap, BTreeSet};
-use stdiod::api::auth::Principal;
-use stdiod::api::fault::Code;
+use stdiod::api::request::Ask;
+use stdiod::api::response::{Answer, StreamEvent};
 use stdiod::core::Core;
-use stdiod::core::contract::{
-    Answer, Ask, Exit, ExitCause, Input, LaunchFault, LaunchFaultKind, News, NewsKind, Now, Output, Status, StatusView,
-    StopSignal, StoreOp, StreamEvent,
-};
-use stdiod::core::definition::{Definition, RestartPolicy};
+use stdiod::core::contract::{Input, Now, Output};
 use stdiod::ids::{ConnId, InstanceId, PullId, ServerId};
+use stdiod::model::definition::{Definition, RestartPolicy};
+use stdiod::model::fault::Code;
+use stdiod::model::instance::{Exit, ExitCause, LaunchFault, LaunchFaultKind, StopSignal};
+use stdiod::model::news::{News, NewsKind};
+use stdiod::model::principal::Principal;
+use stdiod::model::records::StoreOp;
+use stdiod::model::status::{Status, StatusView};
 use stdiod::wire::lines::Line;
 
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];

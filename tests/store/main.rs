@@ -18,10 +18,11 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use stdiod::core::contract::{LastCrash, Snapshot, Status, StoreOp, StoreOutcome, StoredServer, StoredStatus};
-use stdiod::core::definition::{Definition, Source};
 use stdiod::ids::{ServerId, StoreSeq, Uuid};
 use stdiod::limits::{STORE_CHANNEL, STORE_WAIT};
+use stdiod::model::definition::{Definition, Source};
+use stdiod::model::records::{Snapshot, StoreOp, StoreOutcome, StoredServer, StoredStatus};
+use stdiod::model::status::{LastCrash, Status};
 use stdiod::store::premises::{Account, prepare};
 use stdiod::store::thread::StoreEvent;
 

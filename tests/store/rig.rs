@@ -10,11 +10,12 @@ use std::process::Child;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use stdiod::core::contract::{Snapshot, Status, StoreOp, StoreOutcome, StoredServer, StoredStatus, Token};
-use stdiod::core::definition::{
+use stdiod::ids::{ServerId, StoreSeq, Uuid};
+use stdiod::model::definition::{
     CrashLoop, Definition, Framing, Health, PortMapping, ResourceLimits, RestartPolicy, Source,
 };
-use stdiod::ids::{ServerId, StoreSeq, Uuid};
+use stdiod::model::records::{Snapshot, StoreOp, StoreOutcome, StoredServer, StoredStatus, Token};
+use stdiod::model::status::Status;
 use stdiod::store::cluster::{Action, Cluster, Event, Role};
 use stdiod::store::premises::{Account, prepare};
 use stdiod::store::thread::{Store, StoreEvent};
@@ -220,7 +221,7 @@ impl Desk {
 
 pub fn definition(name: &str) -> Definition {
     Definition {
-        pull_policy: stdiod::core::definition::PullPolicy::Always,
+        pull_policy: stdiod::model::definition::PullPolicy::Always,
         name: name.to_string(),
         source: Source::Image("busybox:latest".to_string()),
         cmd: vec!["/bin/cat".to_string(), "-u".to_string()],

@@ -6,8 +6,8 @@ use super::world::{World, all_processes, command_of, descendants, loops_with, mo
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use stdiod::sandbox::cni;
-use stdiod::sandbox::plan::Layout;
+use stdiod::sandbox::container::cni;
+use stdiod::sandbox::container::plan::Layout;
 
 pub struct Census {
     home: PathBuf,

@@ -25,9 +25,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
-use stdiod::sandbox::cni;
-use stdiod::sandbox::plan::Layout;
-use stdiod::sandbox::volumes;
+use stdiod::sandbox::cleanup::volumes;
+use stdiod::sandbox::container::cni;
+use stdiod::sandbox::container::plan::Layout;
 use world::World;
 
 /// For anything that must happen; long, because a loaded machine with two cores starts sandboxes slowly.
@@ -336,7 +336,7 @@ impl Daemon {
         match found.place {
             volumes::Place::Directory(directory) => act(&directory),
             volumes::Place::Image(_) => {
-                let name = stdiod::sandbox::within::slug(Path::new(path));
+                let name = stdiod::sandbox::container::within::slug(Path::new(path));
                 let act = |all: &Path| Ok(act(&all.join(name)));
                 volumes::inside(&layout.volumes_dir(server), act).expect("its image")
             }
@@ -475,7 +475,7 @@ impl Drop for Daemon {
         world.clear(&self.home);
         let tail = self.log.tail();
         // However deep a server has made it.
-        let _ = stdiod::sandbox::within::remove_tree(&self.home);
+        let _ = stdiod::sandbox::container::within::remove_tree(&self.home);
         if failing {
             eprintln!("--- the daemon's last lines:\n{tail}\n--- and at its end: {complaints:?}");
         } else {

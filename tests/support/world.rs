@@ -121,7 +121,7 @@ impl World {
 
 /// What is there of the cgroups that hold a daemon's containers, one in each hierarchy.
 pub fn parents(home: &Path) -> Vec<PathBuf> {
-    let name = stdiod::sandbox::plan::Layout::of(home.join("data")).cgroup_parent();
+    let name = stdiod::sandbox::container::plan::Layout::of(home.join("data")).cgroup_parent();
     let name = name.strip_prefix("/").expect("below the root of a hierarchy");
     let hierarchies = std::fs::read_dir(CGROUPS).into_iter().flatten().flatten().map(|entry| entry.path());
     let all = std::iter::once(PathBuf::from(CGROUPS)).chain(hierarchies).map(|root| root.join(name));

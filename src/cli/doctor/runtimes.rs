@@ -5,8 +5,8 @@ use super::trial::{Scratch, Trial, attempt, find, in_private_namespaces, version
 use super::{Check, Need, State};
 use crate::config::{Config, Provider};
 use crate::limits::TRIAL_TIMEOUT;
-use crate::sandbox::plan::{Layout, RuntimeKind, Users};
-use crate::sandbox::probe;
+use crate::sandbox::container::plan::{Layout, RuntimeKind, Users};
+use crate::sandbox::host::probe;
 use serde_json::json;
 use std::io;
 use std::os::unix::fs::symlink;

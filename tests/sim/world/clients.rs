@@ -2,9 +2,10 @@
 
 use super::{NAMES, Question, World};
 use serde_json::{Map, json};
-use stdiod::core::contract::{Ask, Change, Input, LogFormat, ServerRef};
-use stdiod::core::definition::{CrashLoop, Definition, Health, OnUnresponsive, PullPolicy, RestartPolicy, Source};
+use stdiod::api::request::{Ask, Change, LogFormat, ServerRef};
+use stdiod::core::contract::Input;
 use stdiod::ids::ConnId;
+use stdiod::model::definition::{CrashLoop, Definition, Health, OnUnresponsive, PullPolicy, RestartPolicy, Source};
 use stdiod::wire::json::JsonBuf;
 
 impl World {
@@ -98,7 +99,8 @@ impl World {
 
     fn definition(&mut self, name: &str) -> Definition {
         let body = json!({ "name": name, "rootfs": "host", "cmd": ["x"] }).to_string();
-        let mut definition = stdiod::api::register::parse(body.as_bytes()).expect("a plain definition is valid");
+        let mut definition =
+            stdiod::api::definition::fields::parse(body.as_bytes()).expect("a plain definition is valid");
         // Few images, so that servers wait for the same one.
         if self.rng.one_in(2) {
             definition.source = Source::Image(["r.test/a:1", "r.test/b:1"][self.rng.below(2)].to_string());

@@ -5,10 +5,13 @@
 use super::super::kernel::Rng;
 use super::{Question, World};
 use std::collections::{BTreeMap, BTreeSet};
-use stdiod::core::contract::{Ask, Decision, Input, Now, Status, StatusView, StoreOp, StoredServer};
+use stdiod::api::request::Ask;
+use stdiod::core::contract::{Input, Now};
 use stdiod::core::{Core, Settings};
 use stdiod::ids::ServerId;
 use stdiod::limits::DECISION_DISK_WAIT;
+use stdiod::model::records::{Decision, StoreOp, StoredServer};
+use stdiod::model::status::{Status, StatusView};
 
 #[derive(Default)]
 pub(super) struct FakeDisk {

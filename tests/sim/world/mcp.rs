@@ -7,11 +7,13 @@ use super::{Question, World, whose};
 use serde_json::{Value, json};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use stdiod::api::auth::Principal;
-use stdiod::core::contract::{Answer, Ask, Input, McpAsk, ServerRef, StreamEvent, Takes};
-use stdiod::core::event_log::EventId;
-use stdiod::core::sessions::Version;
+use stdiod::api::request::{Ask, McpAsk, ServerRef, Takes};
+use stdiod::api::response::{Answer, StreamEvent};
+use stdiod::core::contract::Input;
+use stdiod::ids::EventId;
 use stdiod::ids::{ConnId, SessionId};
+use stdiod::model::principal::Principal;
+use stdiod::model::protocol::Version;
 use stdiod::wire::json::JsonBuf;
 use stdiod::wire::jsonrpc::{Message, Reply};
 

@@ -3,8 +3,10 @@
 use super::super::kernel::Stage;
 use super::{Question, World};
 use std::collections::BTreeMap;
-use stdiod::core::contract::{Ask, Input, StatusView};
+use stdiod::api::request::Ask;
+use stdiod::core::contract::Input;
 use stdiod::ids::{InstanceId, ServerId};
+use stdiod::model::status::StatusView;
 
 impl World {
     /// From here on everybody behaves, and so everything must come to rest.

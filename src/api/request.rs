@@ -1,0 +1,89 @@
+//! What clients ask, once a request has been read and its rules are satisfied: one word for every route. The core knows
+//! nothing of HTTP but these.
+
+use crate::ids::{EventId, ServerId, SessionId};
+use crate::model::definition::Definition;
+use crate::wire::json::Json;
+use crate::wire::jsonrpc::Message;
+use std::borrow::Cow;
+
+/// `:id` of a path: a UUID or a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServerRef {
+    Id(ServerId),
+    Name(String),
+}
+
+#[rustfmt::skip] // one line a word
+#[derive(Debug)]
+pub enum Ask<'a> {
+    Register { definition: Box<Definition>, wait: bool },
+    List { status: Option<String>, name: Option<String> },
+    Get { server: ServerRef },
+    Patch { server: ServerRef, change: Box<Change> },
+    /// `method` and `params` are valid JSON text, as the client wrote them (`method` with its quotes).
+    Call { server: ServerRef, method: Json<'a>, params: Option<Json<'a>>, timeout_ms: Option<u64> },
+    Restart { server: ServerRef },
+    Stop { server: ServerRef },
+    Start { server: ServerRef },
+    Delete { server: ServerRef, volumes: bool },
+    Logs { server: ServerRef, tail: usize, since_unix_ms: Option<u64>, follow: bool, format: LogFormat },
+    /// The lifecycle of all servers that the client may see, as it happens.
+    News,
+    Tools { server: ServerRef },
+    /// MCP over HTTP; none: the endpoint that offers all servers at once.
+    Mcp { server: Option<ServerRef>, ask: McpAsk<'a> },
+    Ready,
+    TokenCreate { name: String, scopes: Vec<String>, servers: Vec<String> },
+    TokenList,
+    TokenRevoke { name: String },
+}
+
+/// What an MCP client does at an endpoint, once the rules of HTTP are satisfied.
+#[rustfmt::skip] // one line a word
+#[derive(Debug)]
+pub enum McpAsk<'a> {
+    /// Messages of a version that has sessions; more than one only in a batch. None: an `initialize`.
+    Post { session: Option<SessionId>, takes: Takes, batch: bool, messages: Vec<Message<'a>> },
+    /// A request of the version without sessions. Its headers agree with its body, but for those that a tool names.
+    Stateless { request: Stateless<'a>, takes: Takes },
+    /// The stream of what no request of the client has asked for, or the rest of a stream that was lost.
+    Listen { session: SessionId, after: Option<EventId> },
+    End { session: SessionId },
+    /// The stream of the oldest version: its first event names where to post to.
+    OldStream { post_to: String },
+    OldPost { session: SessionId, message: Message<'a> },
+}
+
+#[derive(Debug)]
+pub struct Stateless<'a> {
+    pub id: Json<'a>,
+    pub method: Cow<'a, str>,
+    pub params: Json<'a>,
+    /// Of its `_meta`, as it came.
+    pub capabilities: Json<'a>,
+    pub log_level: Option<String>,
+    /// `Mcp-Param-*`: the part of the name after the prefix, and the value.
+    pub param_headers: Vec<(String, String)>,
+}
+
+/// Which kinds of answer a client takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Takes {
+    Json,
+    Stream,
+    Either,
+}
+
+/// A new definition of a server, made from its present one; `enabled` stops or starts it.
+#[derive(Debug)]
+pub struct Change {
+    /// The body of the PATCH, a JSON object; merged by `api::register::merge`.
+    pub fields: serde_json::Map<String, serde_json::Value>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    Text,
+    Json,
+}

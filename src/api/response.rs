@@ -1,0 +1,66 @@
+//! What clients get, before it becomes an HTTP response: one word for every kind of answer, and the events of a stream.
+
+use crate::api::request::LogFormat;
+use crate::ids::{EventId, SessionId};
+use crate::model::fault::Fault;
+use crate::model::log::LogEntry;
+use crate::model::news::News;
+use crate::model::records::Token;
+use crate::model::status::StatusView;
+use crate::wire::backlog::Shared;
+use std::sync::Arc;
+
+#[rustfmt::skip] // one line a word
+#[derive(Debug, PartialEq)]
+pub enum Answer {
+    Registered(Box<StatusView>),
+    Status(Box<StatusView>),
+    List(Vec<StatusView>),
+    Deleted,
+    /// The server's own `result`, byte for byte.
+    Result(Vec<u8>),
+    /// The server's own `error` object, byte for byte, and its code.
+    ServerError { code: i64, error: Vec<u8> },
+    /// The cached answer to `tools/list`, or none: the server has not told its tools yet.
+    Tools(Option<Arc<[u8]>>),
+    Logs { entries: Vec<LogEntry>, format: LogFormat },
+    /// The present state of each server; the connection stays open for `Output::News`.
+    News(Vec<News>),
+    /// The first events of a stream; the connection stays open for `Output::Event`.
+    Stream { session: Option<SessionId>, events: Vec<StreamEvent> },
+    /// The server's own `result` to an MCP client, byte for byte, and the message up to it; only its end is missing.
+    McpResult { before: String, result: Vec<u8> },
+    /// A list that many clients get: the message up to its items, these, and the rest of the message.
+    McpList { before: String, items: Vec<Shared>, behind: String },
+    /// Any other JSON-RPC message to one.
+    Message { status: u16, session: Option<SessionId>, body: Vec<u8> },
+    /// Messages of an MCP client that need no answer.
+    Accepted,
+    SessionEnded,
+    /// Providers by name, with the reason why one is not usable.
+    Ready { ready: bool, reasons: Vec<String>, providers: Vec<(String, Option<String>)> },
+    /// The only time the token itself is seen.
+    TokenCreated { token: Token, secret: String },
+    Tokens(Vec<Token>),
+    TokenRevoked,
+    Refused(Fault),
+}
+
+/// What goes over an event stream, before it becomes text.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StreamEvent {
+    Log(LogEntry),
+    /// One JSON-RPC message; with an id it can be asked for again.
+    Message {
+        id: Option<EventId>,
+        data: Arc<[u8]>,
+    },
+    /// No message yet, but a place to resume from.
+    Prime {
+        id: EventId,
+    },
+    /// Where a client of the oldest version posts to.
+    Endpoint(String),
+    /// Nothing, so that nobody takes the silence for an end.
+    KeepAlive,
+}

@@ -1,0 +1,555 @@
+//! What clients ask of the core, one function per `Ask`. Questions are answered at once; changes go to the store
+//! first (`changes.rs`), calls to the bridge (`bridge.rs`). Never parks a client twice.
+
+use crate::api::auth::{self};
+use crate::api::definition::fields;
+use crate::api::request::{Ask, Change, ServerRef};
+use crate::api::response::{Answer, StreamEvent};
+use crate::core::clients::parked::{Hand, WaitOn};
+use crate::core::contract::Output;
+use crate::core::hosting::lifecycle::{Event, State};
+use crate::core::peers::listings::Listing;
+use crate::core::servers::decisions::Key;
+use crate::core::servers::outbox::{ChangeKind, Pending};
+use crate::core::servers::server::{Follower, Removal, Server};
+use crate::core::{Core, Phase, Timer, status_is};
+use crate::ids::{ConnId, InstanceId, ServerId, Uuid};
+use crate::limits::{FOLLOWERS_MAX, KEEP_ALIVE, SERVERS_MAX, SHUTDOWN_GRACE, STOP_GRACE, STORE_WAIT, TOKENS_MAX};
+use crate::model::definition::Definition;
+use crate::model::fault::{Code, Fault, Outcome};
+use crate::model::log::LogEntry;
+use crate::model::principal::Principal;
+use crate::model::records::{Decision, StoreOp, Token};
+use serde_json::Value;
+use std::borrow::Cow;
+use std::sync::Arc;
+
+impl Core {
+    pub(in crate::core) fn asked(&mut self, conn: ConnId, who: &Principal, ask: Ask<'_>) {
+        if let (Ask::Mcp { .. }, Phase::Running) = (&ask, self.phase) {
+            let Ask::Mcp { server, ask } = ask else { unreachable!("just matched") };
+            return self.mcp(conn, who, server.as_ref(), ask);
+        }
+        if let Ask::Ready = ask {
+            let answer = self.readiness();
+            self.outputs.push_back(Output::Answer { conn, answer });
+            return;
+        }
+        let is_call = matches!(ask, Ask::Call { .. });
+        let done = match self.phase {
+            Phase::Running => self.dispatch(conn, who, ask),
+            Phase::Booting { .. } => {
+                Err(Fault::new(Code::StoreUnavailable, "the daemon is still starting").retry_after_ms(1_000))
+            }
+            Phase::Draining | Phase::Stopping | Phase::Flushing | Phase::Over => {
+                Err(Fault::new(Code::Unavailable, "the daemon is shutting down").retry_after_ms(5_000))
+            }
+        };
+        match done {
+            Ok(Some(answer)) => self.outputs.push_back(Output::Answer { conn, answer }),
+            // Parked; the answer comes later.
+            Ok(None) => {}
+            Err(fault) => {
+                // Whatever refuses a call here does so before anything is sent.
+                let fault = if is_call { fault.outcome(Outcome::NotSent) } else { fault };
+                self.outputs.push_back(Output::Answer { conn, answer: Answer::Refused(fault) });
+            }
+        }
+    }
+
+    /// An answer now, none yet (the client is parked), or a refusal.
+    fn dispatch(&mut self, conn: ConnId, who: &Principal, ask: Ask<'_>) -> Result<Option<Answer>, Fault> {
+        match ask {
+            Ask::Call { server, method, params, timeout_ms } => {
+                let id = self.find(&server, who)?;
+                self.call(conn, who, id, method, params, timeout_ms).map(|()| None)
+            }
+            Ask::Register { definition, wait } => self.register(conn, who, *definition, wait).map(|()| None),
+            Ask::List { status, name } => Ok(Some(self.list(who, status.as_deref(), name.as_deref()))),
+            Ask::Get { server } => {
+                let id = self.find(&server, who)?;
+                Ok(Some(self.status_answer(id)))
+            }
+            Ask::Patch { server, change } => self.patch(conn, who, self.find(&server, who)?, &change).map(|()| None),
+            Ask::Restart { server } => self.restart(conn, self.find(&server, who)?).map(|()| None),
+            Ask::Stop { server } => {
+                self.stop(conn, self.find(&server, who)?);
+                Ok(None)
+            }
+            Ask::Start { server } => self.start(conn, self.find(&server, who)?).map(|()| None),
+            Ask::Delete { server, volumes } => self.delete(conn, who, &server, volumes).map(|()| None),
+            Ask::Logs { server, tail, since_unix_ms, follow, format } => {
+                let id = self.find(&server, who)?;
+                let entries = self.servers[&id].log.tail(tail, since_unix_ms.unwrap_or(0));
+                match follow {
+                    false => Ok(Some(Answer::Logs { entries, format })),
+                    true => self.follow_log(conn, who, id, entries).map(Some),
+                }
+            }
+            Ask::News => self.watch_news(conn, who).map(Some),
+            Ask::Tools { server } => {
+                let id = self.find(&server, who)?;
+                Ok(Some(Answer::Tools(self.servers[&id].list(Listing::Tools).text.clone())))
+            }
+            Ask::Mcp { .. } => unreachable!("taken before"),
+            Ask::Ready => unreachable!("answered before any phase is looked at"),
+            Ask::TokenCreate { name, scopes, servers } => self.token_create(conn, name, scopes, servers).map(|()| None),
+            Ask::TokenList => Ok(Some(Answer::Tokens(self.tokens.list().cloned().collect()))),
+            Ask::TokenRevoke { name } => self.token_revoke(conn, name).map(|()| None),
+        }
+    }
+
+    /// A server that is there and that this caller may see; otherwise both look the same.
+    pub(in crate::core) fn find(&self, server: &ServerRef, who: &Principal) -> Result<ServerId, Fault> {
+        let id = match server {
+            ServerRef::Id(id) => Some(*id),
+            ServerRef::Name(name) => self.names.get(name).copied(),
+        };
+        id.and_then(|id| self.servers.get(&id))
+            .filter(|server| server.parent().is_none() && server.removing.is_none())
+            .filter(|server| who.may_see(&server.definition.name))
+            .map(|server| server.id)
+            .ok_or_else(|| {
+                let asked = match server {
+                    ServerRef::Id(id) => id.to_string(),
+                    ServerRef::Name(name) => name.clone(),
+                };
+                Fault::new(Code::NotFound, format!("there is no server {asked}"))
+            })
+    }
+
+    fn list(&self, who: &Principal, status: Option<&str>, name: Option<&str>) -> Answer {
+        let mut found: Vec<&Server> = self
+            .servers
+            .values()
+            .filter(|server| server.parent().is_none() && server.removing.is_none())
+            .filter(|server| who.may_see(&server.definition.name))
+            .filter(|server| status.is_none_or(|wanted| status_is(server, wanted)))
+            .filter(|server| name.is_none_or(|wanted| server.definition.name == wanted))
+            .collect();
+        found.sort_by(|a, b| a.definition.name.cmp(&b.definition.name));
+        Answer::List(found.into_iter().map(|server| server.view(&self.settings, self.now)).collect())
+    }
+
+    /// Is this a server (by name or id) whose own HTTP is passed through?
+    pub fn speaks_http(&self, server: &str) -> bool {
+        let of_http = |id: &ServerId| {
+            self.servers.get(id).is_some_and(|s| !s.definition.stdio_bridge && !s.definition.ports.is_empty())
+        };
+        self.server_id(server).as_ref().is_some_and(of_http)
+    }
+
+    pub fn is_seen_by(&self, server: &str, who: &Principal) -> bool {
+        self.server_id(server).is_some_and(|id| self.find(&ServerRef::Id(id), who).is_ok())
+    }
+
+    /// Its id, the instance that answers for it now, and how long that may take.
+    pub fn http_instance(&self, server: &str, who: &Principal) -> Result<(ServerId, InstanceId, u64), Fault> {
+        let id = self.server_id(server).ok_or_else(|| Fault::new(Code::NotFound, "there is no such server"))?;
+        let id = self.find(&ServerRef::Id(id), who)?;
+        let server = &self.servers[&id];
+        server.admits(self.now.mono_ms, self.now)?;
+        let instance = server.life.ready_instance().ok_or_else(|| {
+            let message = format!("{} is starting", server.definition.name);
+            Fault::new(Code::RestartInProgress, message).outcome(Outcome::NotSent).retry_after_ms(1_000)
+        })?;
+        Ok((id, instance, server.definition.request_timeout_ms))
+    }
+
+    fn server_id(&self, server: &str) -> Option<ServerId> {
+        let by_id = Uuid::try_parse(server).ok().map(ServerId);
+        by_id.or_else(|| self.names.get(server).copied())
+    }
+
+    fn readiness(&self) -> Answer {
+        let mut reasons = Vec::new();
+        if !self.loaded {
+            reasons.push("the store has not been read yet".to_string());
+        } else if !self.outbox.available() {
+            reasons.push("the store is away; calls go on, changes are refused".to_string());
+        }
+        if self.phase == (Phase::Booting { swept: false }) {
+            reasons.push("leftovers of an earlier run are being removed, and providers tried".to_string());
+        }
+        if !self.is_accepting() {
+            reasons.push("the daemon is shutting down".to_string());
+        }
+        let usable = self.settings.providers.iter().map(|name| (name.clone(), None));
+        let unusable = self.settings.unusable.iter().map(|(name, why)| (name.clone(), Some(why.clone())));
+        let mut providers: Vec<(String, Option<String>)> = unusable.collect();
+        providers.extend(usable.filter(|(name, _)| !self.settings.unusable.iter().any(|(other, _)| other == name)));
+        providers.sort();
+        Answer::Ready { ready: reasons.is_empty(), reasons, providers }
+    }
+
+    fn follow_log(
+        &mut self,
+        conn: ConnId,
+        who: &Principal,
+        id: ServerId,
+        entries: Vec<LogEntry>,
+    ) -> Result<Answer, Fault> {
+        if self.servers[&id].followers.len() >= FOLLOWERS_MAX {
+            let message = format!("{FOLLOWERS_MAX} clients follow this log already");
+            return Err(Fault::new(Code::Unavailable, message).retry_after_ms(10_000));
+        }
+        self.take_watcher(&who.name)?;
+        let server = self.servers.get_mut(&id).expect("found");
+        server.followers.push(Follower { conn, owner: Arc::clone(&who.name) });
+        self.parked.park(conn, WaitOn::Log(id));
+        self.deadlines.set(Timer::Stream(conn), self.now.mono_ms + KEEP_ALIVE.as_millis() as u64);
+        Ok(Answer::Stream { session: None, events: entries.into_iter().map(StreamEvent::Log).collect() })
+    }
+
+    // --- changes ----------------------------------------------------------------------------------------------------
+
+    fn register(&mut self, conn: ConnId, who: &Principal, definition: Definition, wait: bool) -> Result<(), Fault> {
+        self.check_place(&definition)?;
+        self.check_ports(&definition, who, None)?;
+        if self.names.contains_key(&definition.name) {
+            let message = format!("name: a server named {} is registered already", definition.name);
+            return Err(Fault::new(Code::NameTaken, message).with("field", "name"));
+        }
+        if self.names.len() >= SERVERS_MAX {
+            let message = format!("this daemon hosts at most {SERVERS_MAX} servers");
+            return Err(Fault::new(Code::Unavailable, message));
+        }
+        self.check_store()?;
+        let server = ServerId(self.entropy.uuid());
+        self.names.insert(definition.name.clone(), server);
+        let definition = Arc::new(definition);
+        let row = Server::new(server, Arc::clone(&definition), true, self.now.unix_ms).to_stored();
+        self.store(conn, Pending::Register { server, definition, conn, wait }, StoreOp::InsertServer(Box::new(row)));
+        Ok(())
+    }
+
+    /// The definition that a server is to have, if the ask brings one with an image or a network that it has not had: for
+    /// whoever can see what this host has of them.
+    pub fn proposed<'a>(&self, who: &Principal, ask: &'a Ask<'_>) -> Option<Cow<'a, Definition>> {
+        match ask {
+            Ask::Register { definition, .. } => Some(Cow::Borrowed(definition)),
+            Ask::Patch { server, change } => {
+                let old = &self.servers[&self.find(server, who).ok()?].definition;
+                let (new, _) = fields::merge(old, &change.fields).ok()?;
+                let has_had = |new: &Definition| {
+                    (&new.source, new.pull_policy, &new.network) == (&old.source, old.pull_policy, &old.network)
+                };
+                Some(Cow::Owned(new)).filter(|new| !has_had(new))
+            }
+            Ask::List { .. }
+            | Ask::Get { .. }
+            | Ask::Call { .. }
+            | Ask::Restart { .. }
+            | Ask::Stop { .. }
+            | Ask::Start { .. }
+            | Ask::Delete { .. }
+            | Ask::Logs { .. }
+            | Ask::News
+            | Ask::Tools { .. }
+            | Ask::Mcp { .. }
+            | Ask::Ready
+            | Ask::TokenCreate { .. }
+            | Ask::TokenList
+            | Ask::TokenRevoke { .. } => None,
+        }
+    }
+
+    /// Can this daemon give a definition what it asks of the host? Ports are another matter.
+    pub(in crate::core) fn check_place(&self, definition: &Definition) -> Result<(), Fault> {
+        let settings = &self.settings;
+        if let Some(name) = &definition.provider
+            && !settings.providers.contains(name)
+        {
+            let known = settings.providers.join(", ");
+            let why = settings.unusable.iter().find(|(unusable, _)| unusable == name);
+            let why = why.map_or_else(|| "no provider of this name is configured".to_string(), |(_, why)| why.clone());
+            let message = format!("provider: {name} is not usable here: {why}; usable: {known}");
+            return Err(Fault::new(Code::ProviderUnusable, message).with("field", "provider").with("reason", why));
+        }
+        if definition.network.as_deref() == Some("host") && !settings.allow_host_network {
+            return Err(Fault::field("network", "the host's own is not given away here: see `allow_host_network`"));
+        }
+        if definition.egress.is_some() && definition.network.is_none() && definition.ports.is_empty() {
+            let default = settings.default_network.as_deref();
+            if default.is_none_or(|name| name == "none") {
+                return Err(Fault::field("egress", "needs a `network`; the default here is none"));
+            }
+        }
+        Ok(())
+    }
+
+    /// A host port belongs to one server, also while that one is stopped, or about to be stored. `own`: the server that the
+    /// definition is for.
+    pub(in crate::core) fn check_ports(
+        &self,
+        definition: &Definition,
+        who: &Principal,
+        own: Option<ServerId>,
+    ) -> Result<(), Fault> {
+        for (index, port) in definition.ports.iter().enumerate() {
+            let known = self.servers.values().filter(|server| server.refused.is_none());
+            let known = known.map(|server| (server.id, &*server.definition));
+            let mut others = known.chain(self.outbox.proposed()).filter(|(id, _)| Some(*id) != own);
+            if let Some((_, holder)) = others.find(|(_, other)| other.ports.iter().any(|p| p.collides_with(port))) {
+                let (field, name) = (format!("ports[{index}]"), Some(&holder.name).filter(|name| who.may_see(name)));
+                let whose = name.map_or("another server", String::as_str);
+                let message = format!("{field}: port {} of this host belongs to {whose}", port.host);
+                return Err(Fault::new(Code::PortTaken, message).with("field", field).with("server", name.cloned()));
+            }
+        }
+        Ok(())
+    }
+
+    fn patch(&mut self, conn: ConnId, who: &Principal, id: ServerId, change: &Change) -> Result<(), Fault> {
+        let server = self.changeable(id)?;
+        let old = self.named_for_patch(who, server, change)?;
+        let (mut definition, enabled) = fields::merge(&old, &change.fields)?;
+        let up = enabled.unwrap_or(server.desired_up);
+        self.check_place(&definition)?;
+        self.check_ports(&definition, who, Some(id))?;
+        let dropped = !who.servers.is_empty() && fields::drop_environment(&old, &mut definition, &change.fields);
+        let name = definition.name.clone();
+        let warning = dropped.then_some(ENVIRONMENT_DROPPED);
+        self.change(conn, id, Arc::new(definition), up, ChangeKind::Patch, warning)?;
+        self.names.insert(name, id);
+        Ok(())
+    }
+
+    /// What a PATCH is put on top of. A server whose row broke the rule about names gets one by its first PATCH.
+    fn named_for_patch<'s>(
+        &self,
+        who: &Principal,
+        server: &'s Server,
+        change: &Change,
+    ) -> Result<Cow<'s, Definition>, Fault> {
+        let Some(why) = server.refused.as_ref().filter(|_| server.is_nameless()) else {
+            return Ok(Cow::Borrowed(&server.definition));
+        };
+        let Some(wanted) = change.fields.get("name").and_then(Value::as_str) else { return Err(why.clone()) };
+        let name = fields::server_name(wanted).map_err(|why| Fault::field("name", why))?;
+        if self.names.get(&name).is_some_and(|taken| *taken != server.id) {
+            let message = format!("name: a server named {name} is registered already");
+            return Err(Fault::new(Code::NameTaken, message).with("field", "name"));
+        }
+        if !who.may_see(&name) {
+            return Err(who.forbid("a server of this name is not one of yours"));
+        }
+        Ok(Cow::Owned(Definition { name, ..(*server.definition).clone() }))
+    }
+
+    /// What is already so needs no store.
+    fn start(&mut self, conn: ConnId, id: ServerId) -> Result<(), Fault> {
+        self.check_hosting()?;
+        if let Some(seq) = self.outbox.join_start(id, conn) {
+            self.park(conn, WaitOn::Stored(seq), self.now.mono_ms + STORE_WAIT.as_millis() as u64);
+            return Ok(());
+        }
+        self.changeable(id)?;
+        self.reconsider(id)?;
+        let server = &self.servers[&id];
+        if server.desired_up {
+            self.advance(id, Event::Start);
+            self.park_for(conn, id, true);
+            return Ok(());
+        }
+        let definition = Arc::clone(&server.definition);
+        self.change(conn, id, definition, true, ChangeKind::Start, None)
+    }
+
+    /// Done at once, whether it can be stored now or not.
+    fn stop(&mut self, conn: ConnId, id: ServerId) {
+        // Also if a change that was told to have failed may have brought its row up.
+        let server = &self.servers[&id];
+        match server.desired_up || server.changing || self.outbox.owes(id) {
+            true => self.stop_now(id),
+            false => {
+                self.retire_kin(id);
+                self.advance(id, Event::Stop);
+            }
+        }
+        self.park_for(conn, id, false);
+    }
+
+    fn change(
+        &mut self,
+        conn: ConnId,
+        id: ServerId,
+        definition: Arc<Definition>,
+        up: bool,
+        kind: ChangeKind,
+        warning: Option<&'static str>,
+    ) -> Result<(), Fault> {
+        self.check_store()?;
+        self.servers.get_mut(&id).expect("found").changing = true;
+        let op = StoreOp::UpdateServer { id, definition: Arc::clone(&definition), desired_up: up };
+        self.store(conn, Pending::Change { server: id, definition, up, conns: vec![conn], kind, warning }, op);
+        Ok(())
+    }
+
+    fn restart(&mut self, conn: ConnId, id: ServerId) -> Result<(), Fault> {
+        self.check_hosting()?;
+        self.changeable(id)?;
+        self.reconsider(id)?;
+        let server = &self.servers[&id];
+        if !server.desired_up {
+            let message = format!("{} is stopped; start it instead", server.definition.name);
+            return Err(Fault::new(Code::ServerStopped, message));
+        }
+        self.servers.get_mut(&id).expect("found").restart_due = true;
+        self.retire_kin(id);
+        self.advance(id, Event::Restart);
+        self.park_for_ready(conn, id, Hand::Restarted);
+        Ok(())
+    }
+
+    /// Done at once, whether it can be stored now or not; answered when nothing of it runs.
+    fn delete(&mut self, conn: ConnId, who: &Principal, server: &ServerRef, volumes: bool) -> Result<(), Fault> {
+        let on_its_way = self.is_being_removed(server, who);
+        let id = on_its_way.map_or_else(|| self.find(server, who), Ok)?;
+        let grace_ms = (STOP_GRACE + SHUTDOWN_GRACE).as_millis() as u64;
+        self.park(conn, WaitOn::Gone(id), self.now.mono_ms + grace_ms);
+        match on_its_way {
+            None => self.delete_now(id, volumes),
+            // Its volumes may go with it as long as it is here; what is on its way out already goes anyway.
+            Some(_) if volumes && self.servers[&id].removing == Some(Removal::KeepsVolumes) => {
+                self.delete_now(id, volumes);
+            }
+            Some(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Somebody else has asked for the same, and it is not done yet.
+    fn is_being_removed(&self, server: &ServerRef, who: &Principal) -> Option<ServerId> {
+        let id = match server {
+            ServerRef::Id(id) => Some(*id),
+            ServerRef::Name(name) => self.names.get(name).copied(),
+        };
+        let server = self.servers.get(&id?)?;
+        let leaves =
+            matches!(server.removing, Some(Removal::KeepsVolumes | Removal::TakesVolumes | Removal::VolumesLeave));
+        (leaves && server.parent().is_none() && who.may_see(&server.definition.name)).then_some(server.id)
+    }
+
+    /// Lets the client wait until the server is up or down, if it is not so already.
+    pub(in crate::core) fn park_for(&mut self, conn: ConnId, id: ServerId, up: bool) {
+        match up {
+            true => self.park_for_ready(conn, id, Hand::Started),
+            false => {
+                self.park(conn, WaitOn::Down(id), self.now.mono_ms + 2 * STOP_GRACE.as_millis() as u64);
+                self.tell_waiting(id);
+            }
+        }
+    }
+
+    fn park_for_ready(&mut self, conn: ConnId, id: ServerId, after: Hand) {
+        let wait_ms = self.start_wait_ms(id) + STOP_GRACE.as_millis() as u64;
+        self.park(conn, WaitOn::Ready { server: id, after }, self.now.mono_ms + wait_ms);
+        self.tell_waiting(id);
+    }
+
+    /// One change at a time: the next must see the outcome of the last.
+    fn changeable(&self, id: ServerId) -> Result<&Server, Fault> {
+        let server = &self.servers[&id];
+        // That it was stopped must not be found on disk by a daemon that comes after a later start.
+        match server.changing || self.decisions.is_open(&Key::Server(id)) {
+            false => Ok(server),
+            true if !self.outbox.available() => Err(store_unavailable()),
+            true => {
+                let message = format!("another change to {} is being stored", server.definition.name);
+                Err(Fault::new(Code::Unavailable, message).retry_after_ms(1_000))
+            }
+        }
+    }
+
+    fn check_hosting(&self) -> Result<(), Fault> {
+        match self.settings.hosting {
+            true => Ok(()),
+            false => Err(Fault::new(Code::Unavailable, "hosting is disabled by ENABLE_AGENT_WORKSPACES=false")),
+        }
+    }
+
+    fn check_store(&self) -> Result<(), Fault> {
+        match self.outbox.available() {
+            true => Ok(()),
+            false => Err(store_unavailable()),
+        }
+    }
+
+    fn store(&mut self, conn: ConnId, pending: Pending, op: StoreOp) {
+        let seq = self.outbox.issue(pending);
+        self.outputs.push_back(Output::Store { seq, op });
+        self.park(conn, WaitOn::Stored(seq), self.now.mono_ms + STORE_WAIT.as_millis() as u64);
+    }
+
+    // --- tokens -----------------------------------------------------------------------------------------------------
+
+    fn token_create(
+        &mut self,
+        conn: ConnId,
+        name: String,
+        scopes: Vec<String>,
+        servers: Vec<String>,
+    ) -> Result<(), Fault> {
+        if self.tokens.get(&name).is_some() || self.outbox.is_inserting_token(&name) {
+            return Err(Fault::new(Code::NameTaken, format!("name: there is a token named {name} already")));
+        }
+        if self.tokens.len() >= TOKENS_MAX {
+            return Err(Fault::new(Code::Unavailable, format!("this daemon keeps at most {TOKENS_MAX} tokens")));
+        }
+        self.check_store()?;
+        let (secret, id) = (self.entropy.token(), self.entropy.uuid());
+        let hash = auth::hash(secret.as_bytes());
+        let token = Token { name, hash, scopes, servers, created_unix_ms: self.now.unix_ms };
+        let op = StoreOp::InsertToken { id, token: token.clone() };
+        self.store(conn, Pending::TokenInsert { id, token, secret, conn }, op);
+        Ok(())
+    }
+
+    fn token_revoke(&mut self, conn: ConnId, name: String) -> Result<(), Fault> {
+        let Some(token) = self.tokens.get(&name) else {
+            return Err(Fault::new(Code::NotFound, format!("there is no token {name}")));
+        };
+        if token.hash == self.settings.admin_token_hash {
+            let message = "the admin token belongs to the data directory; remove admin.token and restart to replace it";
+            return Err(Fault::new(Code::InvalidRequest, message));
+        }
+        let hash = token.hash;
+        self.tokens.remove(&name);
+        self.end_clients_of(&name);
+        self.parked.park(conn, WaitOn::Revoked);
+        self.wait_for_revocation(name.clone(), conn);
+        self.decide(Decision::Revoke { name, hash });
+        Ok(())
+    }
+}
+
+const ENVIRONMENT_DROPPED: &str = "the environment was dropped, because a token that is limited to some servers has changed \
+     what runs: send all variables with such a change";
+
+pub(in crate::core) fn store_unavailable() -> Fault {
+    Fault::new(Code::StoreUnavailable, "the change cannot be made durable: the database is away").retry_after_ms(2_000)
+}
+
+/// Does going from one definition to the other need a new instance?
+pub(in crate::core) fn needs_restart(old: &Definition, new: &Definition) -> bool {
+    // Only what the core reads at run time may differ; everything else is built into the container.
+    let same_at_run_time = Definition {
+        restart_policy: new.restart_policy,
+        pull_policy: new.pull_policy,
+        max_in_flight: new.max_in_flight,
+        queue_max: new.queue_max,
+        shared: new.shared,
+        request_timeout_ms: new.request_timeout_ms,
+        startup_timeout_ms: new.startup_timeout_ms,
+        health: new.health.clone(),
+        crash_loop: new.crash_loop.clone(),
+        ..old.clone()
+    };
+    same_at_run_time != *new
+}
+
+/// A server that is down for good has nobody to wait for.
+pub(in crate::core) fn is_at_rest(state: &State) -> bool {
+    matches!(state, State::Down | State::Failed)
+}

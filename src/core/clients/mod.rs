@@ -1,0 +1,7 @@
+//! Who waits for what: clients that are parked, watchers, and logs.
+
+pub mod asks;
+pub mod log_ring;
+pub mod news;
+pub mod parked;
+pub mod waiting;

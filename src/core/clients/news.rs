@@ -1,0 +1,269 @@
+//! What servers do and say, told to everyone it concerns: the ring and the file of the server's log, those who follow
+//! that log, and those who watch the lifecycle of all servers. Owns the watchers; never decides anything. Invariant: a
+//! watcher hears only of servers that its token may see.
+
+use crate::api::response::{Answer, StreamEvent};
+use crate::core::clients::parked::WaitOn;
+use crate::core::contract::Output;
+use crate::core::hosting::lifecycle::{Event, State};
+use crate::core::servers::server::{Follower, Server};
+use crate::core::{Core, Timer};
+use crate::ids::{ConnId, InstanceId, ServerId};
+use crate::limits::{KEEP_ALIVE, LOG_UNKEPT_EVERY};
+use crate::model::fault::{Code, Fault};
+use crate::model::log::{LogEntry, LogSource};
+use crate::model::news::{News, NewsKind};
+use crate::model::principal::Principal;
+use crate::model::status::Status;
+use crate::shares::{Owner, Resource, Short};
+use memchr::memchr_iter;
+use std::sync::Arc;
+
+pub(in crate::core) struct Watcher {
+    pub conn: ConnId,
+    who: Principal,
+}
+
+impl Core {
+    // --- those who watch ------------------------------------------------------------------------------------------
+
+    /// The stream begins with the present state of each server, so that nothing is missed between a list and it.
+    pub(in crate::core) fn watch_news(&mut self, conn: ConnId, who: &Principal) -> Result<Answer, Fault> {
+        self.take_watcher(&who.name)?;
+        let mut seen: Vec<&Server> = self
+            .servers
+            .values()
+            .filter(|server| server.parent().is_none() && server.removing.is_none())
+            .filter(|server| who.may_see(&server.definition.name))
+            .collect();
+        seen.sort_by(|a, b| a.definition.name.cmp(&b.definition.name));
+        let now = seen.into_iter().map(|server| self.news_of(server, NewsKind::State, String::new())).collect();
+        self.watchers.push(Watcher { conn, who: who.clone() });
+        self.parked.park(conn, WaitOn::News);
+        self.deadlines.set(Timer::Stream(conn), self.now.mono_ms + KEEP_ALIVE.as_millis() as u64);
+        Ok(Answer::News(now))
+    }
+
+    /// One more who watches all servers or follows a log.
+    pub(in crate::core) fn take_watcher(&mut self, owner: &Arc<str>) -> Result<(), Fault> {
+        let whose = match self.shares.take(&Owner::Principal(Arc::clone(owner)), Resource::Watchers, 1) {
+            Ok(()) => return Ok(()),
+            Err(Short::Owner) => "as many clients of yours as one token may have",
+            Err(Short::Whole) => "as many clients as this daemon takes",
+        };
+        let message = format!("{whose} follow events and logs already");
+        Err(Fault::new(Code::Unavailable, message).retry_after_ms(10_000))
+    }
+
+    pub(in crate::core) fn give_watcher_back(&mut self, owner: &Arc<str>) {
+        self.shares.give_back(&Owner::Principal(Arc::clone(owner)), Resource::Watchers, 1);
+    }
+
+    pub(in crate::core) fn stop_watching(&mut self, conn: ConnId) {
+        self.deadlines.cancel(Timer::Stream(conn));
+        let left: Vec<Watcher> = self.watchers.extract_if(.., |watcher| watcher.conn == conn).collect();
+        left.iter().for_each(|watcher| self.give_watcher_back(&watcher.who.name));
+    }
+
+    pub(in crate::core) fn stop_following(&mut self, conn: ConnId, server: ServerId) {
+        self.deadlines.cancel(Timer::Stream(conn));
+        let Some(server) = self.servers.get_mut(&server) else { return };
+        let left: Vec<Follower> = server.followers.extract_if(.., |follower| follower.conn == conn).collect();
+        left.iter().for_each(|follower| self.give_watcher_back(&follower.owner));
+    }
+
+    /// A token was revoked: those who watch or follow a log with it hear nothing more.
+    pub(in crate::core) fn end_watching(&mut self, owner: &str) {
+        let watching = self.watchers.extract_if(.., |watcher| &*watcher.who.name == owner);
+        let mut conns: Vec<ConnId> = watching.map(|watcher| watcher.conn).collect();
+        for server in self.servers.values_mut() {
+            conns.extend(server.followers.extract_if(.., |follower| &*follower.owner == owner).map(|left| left.conn));
+        }
+        self.shares.give_back(&Owner::Principal(owner.into()), Resource::Watchers, conns.len());
+        conns.sort();
+        for conn in conns {
+            self.close_conn(conn);
+        }
+    }
+
+    fn news_of(&self, server: &Server, kind: NewsKind, why: String) -> News {
+        News {
+            at_unix_ms: self.now.unix_ms,
+            server: server.id,
+            name: server.definition.name.clone(),
+            instance: server.life.instance(),
+            kind,
+            from: None,
+            to: server.life.status(),
+            why,
+        }
+    }
+
+    fn broadcast(&mut self, news: News) {
+        // A second instance is nobody's business but the daemon's.
+        if self.servers.get(&news.server).is_some_and(|server| server.parent().is_some()) {
+            return;
+        }
+        let news = Arc::new(news);
+        for watcher in self.watchers.iter().filter(|watcher| watcher.who.may_see(&news.name)) {
+            self.outputs.push_back(Output::News { conn: watcher.conn, news: Arc::clone(&news) });
+        }
+    }
+
+    // --- what is told -----------------------------------------------------------------------------------------------
+
+    pub(in crate::core) fn tell_transition(
+        &mut self,
+        id: ServerId,
+        from: Status,
+        instance: Option<InstanceId>,
+        why: &str,
+    ) {
+        let Some(server) = self.servers.get(&id) else { return };
+        let (name, to) = (&server.definition.name, server.life.status());
+        let shown = instance.map_or_else(|| "-".to_string(), |instance| instance.to_string());
+        log::info!("server={name} instance={shown} from={} to={} why={why}", from.wire(), to.wire());
+        let news = News { instance, from: Some(from), ..self.news_of(server, NewsKind::Transition, why.to_string()) };
+        self.broadcast(news);
+        self.note(id, format!("{} -> {} ({why})", from.wire(), to.wire()));
+    }
+
+    /// It is not as it should be: said in the daemon's log, in the server's, and to those who watch.
+    pub(in crate::core) fn warn(&mut self, id: ServerId, text: String) {
+        let Some(server) = self.servers.get(&id) else { return };
+        log::warn!("server={} {text}", server.definition.name);
+        let news = self.news_of(server, NewsKind::Warning, text.clone());
+        self.broadcast(news);
+        self.log_entry(id, LogSource::Health, text);
+    }
+
+    /// A crash loop is a health warning, told when it begins and whenever it gets worse.
+    pub(in crate::core) fn tell_crash_loop(&mut self, id: ServerId) {
+        let Some(server) = self.servers.get(&id) else { return };
+        if let State::Waiting { until_ms, looping: true } = *server.life.state() {
+            let wait_ms = until_ms.saturating_sub(self.now.mono_ms);
+            let (level, cause) = (server.life.crash_level(), server.last_error.clone().unwrap_or_default());
+            self.warn(id, format!("crash loop, level {level}: {cause}; the next start is in {wait_ms} ms"));
+        }
+    }
+
+    /// Registered, removed: there from here on, or not any more.
+    pub(in crate::core) fn tell_presence(&mut self, server: &Server, why: &str) {
+        let news = self.news_of(server, NewsKind::Presence, why.to_string());
+        self.broadcast(news);
+    }
+
+    /// A lifecycle event in the server's log.
+    pub(in crate::core) fn note(&mut self, id: ServerId, text: String) {
+        self.log_entry(id, LogSource::Lifecycle, text);
+    }
+
+    fn log_entry(&mut self, id: ServerId, source: LogSource, text: String) {
+        let instance = self.servers.get(&id).and_then(|server| server.life.instance());
+        let id = self.logs_of(id);
+        let Some(server) = self.servers.get_mut(&id) else { return };
+        let entry = LogEntry { at_unix_ms: self.now.unix_ms, instance, source, text };
+        server.log.push(entry.clone());
+        self.stream(id, entry);
+    }
+
+    /// An entry that is in the ring already: to the followers, and to the disk.
+    pub(in crate::core) fn stream(&mut self, id: ServerId, entry: LogEntry) {
+        let Some(server) = self.servers.get(&id) else { return };
+        for follower in &server.followers {
+            let event = StreamEvent::Log(entry.clone());
+            self.outputs.push_back(Output::Event { conn: follower.conn, event });
+        }
+        self.outputs.push_back(Output::LogKeep { server: id, entry });
+    }
+
+    pub(in crate::core) fn stderr_read(&mut self, instance: InstanceId, bytes: &[u8]) {
+        self.work = 0;
+        let before = self.outputs.len();
+        let Some(id) = self.instances.get(&instance).copied() else { return self.charge(1, bytes.len(), before) };
+        let id = self.logs_of(id);
+        if let Some(server) = self.servers.get_mut(&id) {
+            let fresh = server.log.stderr(instance, bytes, self.now);
+            self.stream_said(id, fresh);
+        }
+        self.charge(memchr_iter(b'\n', bytes).count().max(1), bytes.len(), before);
+    }
+
+    /// Lines that a server wrote, as far as its log has room for them.
+    pub(in crate::core) fn stream_said(&mut self, id: ServerId, fresh: impl IntoIterator<Item = LogEntry>) {
+        for entry in fresh {
+            self.stream(id, entry);
+        }
+        if self.servers.get_mut(&id).is_some_and(|server| server.log.begins_to_skip()) {
+            self.deadlines.set(Timer::Unkept(id), self.now.mono_ms + LOG_UNKEPT_EVERY.as_millis() as u64);
+        }
+    }
+
+    pub(in crate::core) fn tell_unkept(&mut self, id: ServerId) {
+        let told = self.servers.get_mut(&id).and_then(|server| server.log.tell_unkept(self.now));
+        if let Some(entry) = told {
+            self.stream(id, entry);
+        }
+    }
+
+    /// What an instance has begun to say when it ends is its own, and no part of what the next one says.
+    pub(in crate::core) fn end_stderr(&mut self, id: ServerId, instance: InstanceId) {
+        let id = self.logs_of(id);
+        let Some(server) = self.servers.get_mut(&id) else { return };
+        for entry in server.log.end_stderr(instance, self.now) {
+            self.stream(id, entry);
+        }
+    }
+
+    /// What an earlier daemon had written down of this server's log.
+    pub(in crate::core) fn log_restored(&mut self, id: ServerId, entries: Vec<LogEntry>) {
+        if let Some(server) = self.servers.get_mut(&id) {
+            server.log.restore(entries);
+        }
+    }
+
+    // --- for whoever runs the daemon -------------------------------------------------------------------------------
+
+    /// How the daemon is, in one line.
+    pub fn status_line(&self) -> String {
+        let own = || self.servers.values().filter(|server| server.parent().is_none());
+        let count = |wanted: Status| own().filter(|server| server.life.status() == wanted).count();
+        let (all, ready, calls) = (own().count(), count(Status::Ready), self.calls.len());
+        let unwell =
+            [Status::Unresponsive, Status::Backoff, Status::Failed].map(|status| (count(status), status.wire()));
+        let unwell = unwell.iter().filter(|(n, _)| *n > 0).map(|(n, status)| format!(", {n} {status}"));
+        format!("{all} servers, {ready} ready{}; {calls} calls under way", unwell.collect::<String>())
+    }
+
+    /// Each server in a line, by name.
+    pub fn summary(&self) -> Vec<String> {
+        let own = self.servers.values().filter(|server| server.parent().is_none());
+        let mut lines: Vec<String> = own.map(|server| server.summary(self.now)).collect();
+        lines.sort();
+        lines.splice(..0, self.shares.summary());
+        lines
+    }
+}
+
+/// Why a server's status changes, in a word for the log.
+pub(in crate::core) fn event_name(event: &Event) -> &'static str {
+    match event {
+        Event::Start => "start",
+        Event::Pulled => "image here",
+        Event::PullFailed(_) => "pull failed",
+        Event::Slot { .. } => "slot",
+        Event::Launched => "launched",
+        Event::LaunchFailed(_) => "launch failed",
+        Event::Greeted => "answers",
+        Event::Jilted(_) => "initialize refused",
+        Event::Silent => "no answer to ping and tools/list",
+        Event::Heard => "heard again",
+        Event::StdoutClosed => "stdout closed",
+        Event::Exited(_) => "exited",
+        Event::Stop => "stop",
+        Event::Shutdown => "shutdown",
+        Event::Restart => "restart",
+        Event::KillNow => "second signal",
+        Event::Elapsed => "deadline",
+    }
+}

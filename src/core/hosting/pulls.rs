@@ -1,0 +1,163 @@
+//! Images that servers wait for. One pull per image and policy, however many wait for it; each of them hears of every
+//! step, and its end is theirs. Invariant: a pull is known exactly while somebody waits for it, so that the late words
+//! of one that was abandoned find nobody.
+
+use crate::core::Core;
+use crate::core::clients::parked::WaitOn;
+use crate::core::contract::Output;
+use crate::core::hosting::lifecycle::{Event, State};
+use crate::ids::{PullId, ServerId};
+use crate::limits::PULL_WAIT;
+use crate::model::definition::{PullPolicy, Source};
+use crate::model::instance::{LaunchFault, LayerState, PullStep};
+use crate::model::status::{ImagePull, PullState};
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Default)]
+pub(in crate::core) struct Pulls {
+    minted: u64,
+    map: BTreeMap<PullId, Pull>,
+}
+
+struct Pull {
+    image: String,
+    policy: PullPolicy,
+    waiting: BTreeSet<ServerId>,
+}
+
+impl Core {
+    /// The server's image is wanted: by itself alone, or as one of several.
+    pub(in crate::core) fn pull(&mut self, id: ServerId, policy: PullPolicy) {
+        let Some(image) = self.image_of(id) else { return };
+        let known = self.pulls.map.values_mut().find(|pull| pull.image == image && pull.policy == policy);
+        match known {
+            Some(pull) => _ = pull.waiting.insert(id),
+            None => {
+                self.pulls.minted += 1;
+                let pull = PullId(self.pulls.minted);
+                self.pulls.map.insert(pull, Pull { image: image.clone(), policy, waiting: BTreeSet::from([id]) });
+                self.outputs.push_back(Output::Pull { pull, image, policy });
+            }
+        }
+        self.extend_ready_waits(id);
+    }
+
+    pub(in crate::core) fn leave_pull(&mut self, id: ServerId) {
+        for pull in self.pulls.map.values_mut() {
+            pull.waiting.remove(&id);
+        }
+        let pulls = &mut self.pulls.map;
+        let left: Vec<PullId> = pulls.iter().filter(|(_, p)| p.waiting.is_empty()).map(|(pull, _)| *pull).collect();
+        for pull in left {
+            self.pulls.map.remove(&pull);
+            self.outputs.push_back(Output::AbandonPull { pull });
+        }
+        if let Some(server) = self.servers.get_mut(&id) {
+            server.image_pull = None;
+        }
+    }
+
+    pub(in crate::core) fn pulled(&mut self, pull: PullId) {
+        let Some(Pull { image, waiting, .. }) = self.pulls.map.remove(&pull) else { return };
+        for id in waiting {
+            if let Some(server) = self.servers.get_mut(&id)
+                && let Some(pull) = &mut server.image_pull
+            {
+                *pull = ImagePull { state: PullState::Done, bytes: pull.total, total: pull.total, ..NO_PULL };
+                self.note(id, format!("image {image} is here"));
+            }
+            self.advance(id, Event::Pulled);
+            self.extend_ready_waits(id);
+        }
+    }
+
+    pub(in crate::core) fn pull_failed(&mut self, pull: PullId, why: &LaunchFault) {
+        let Some(Pull { waiting, .. }) = self.pulls.map.remove(&pull) else { return };
+        for id in waiting {
+            if let Some(server) = self.servers.get_mut(&id) {
+                let pull = server.image_pull.get_or_insert(NO_PULL);
+                (pull.state, pull.error) = (PullState::Failed, Some(why.message.clone()));
+            }
+            self.advance(id, Event::PullFailed(why.clone()));
+        }
+    }
+
+    pub(in crate::core) fn pull_progressed(&mut self, pull: PullId, step: &PullStep) {
+        let Some(Pull { image, waiting, .. }) = self.pulls.map.get(&pull) else { return };
+        let (image, waiting) = (image.clone(), waiting.clone());
+        for id in waiting {
+            let Some(server) = self.servers.get_mut(&id) else { continue };
+            if let Some(event) = follow(server.image_pull.get_or_insert(NO_PULL), step) {
+                self.note(id, format!("image {image}: {event}"));
+            }
+        }
+    }
+
+    /// How long a client may wait for this server from now on: a start, and before it the image.
+    pub(in crate::core) fn start_wait_ms(&self, id: ServerId) -> u64 {
+        let server = &self.servers[&id];
+        let pull_ms = match server.life.state() {
+            State::Pulling => PULL_WAIT.as_millis() as u64,
+            State::Down
+            | State::Due
+            | State::Launching { .. }
+            | State::Greeting { .. }
+            | State::Ready { .. }
+            | State::Unresponsive { .. }
+            | State::Mute { .. }
+            | State::Stopping { .. }
+            | State::Waiting { .. }
+            | State::Failed => 0,
+        };
+        server.definition.startup_timeout_ms + pull_ms
+    }
+
+    /// The time to start counts from the end of the pull.
+    fn extend_ready_waits(&mut self, id: ServerId) {
+        if !self.servers.contains_key(&id) {
+            return;
+        }
+        let until_ms = self.now.mono_ms + self.start_wait_ms(id);
+        for (conn, on) in self.parked.on_server(id) {
+            if let WaitOn::Ready { .. } = on {
+                self.deadlines.set(crate::core::Timer::Client(conn), until_ms);
+            }
+        }
+    }
+
+    fn image_of(&self, id: ServerId) -> Option<String> {
+        match &self.servers.get(&id)?.definition.source {
+            Source::Image(image) => Some(image.clone()),
+            Source::HostRootfs => None,
+        }
+    }
+}
+
+const NO_PULL: ImagePull = ImagePull { state: PullState::Waiting, layer: None, bytes: 0, total: 0, error: None };
+
+/// Takes a step into the picture; if it is an event, the words for the log.
+fn follow(pull: &mut ImagePull, step: &PullStep) -> Option<String> {
+    match step {
+        PullStep::Due => {
+            *pull = NO_PULL;
+            Some("to be pulled from its registry".to_string())
+        }
+        PullStep::Resolved { digest, layers, bytes } => {
+            *pull = ImagePull { state: PullState::Downloading, total: *bytes, ..NO_PULL };
+            Some(format!("{digest}, {layers} layers, {bytes} bytes to come"))
+        }
+        PullStep::Layer { index, of, layer, state, layer_total, bytes, total, .. } => {
+            (pull.bytes, pull.total, pull.layer) = (*bytes, *total, Some(layer.clone()));
+            let (picture, word) = match state {
+                LayerState::Downloading => (PullState::Downloading, None),
+                LayerState::Downloaded => (PullState::Downloading, Some("downloaded")),
+                LayerState::Present => (PullState::Unpacking, Some("is here already")),
+                LayerState::Unpacking => (PullState::Unpacking, Some("unpacking")),
+            };
+            pull.state = picture;
+            word.map(|word| format!("layer {index}/{of} {layer} {word}, {layer_total} bytes"))
+        }
+        // Told by `Pulled` and `PullFailed`.
+        PullStep::Done { .. } | PullStep::Failed(_) => None,
+    }
+}

@@ -1,0 +1,293 @@
+//! How MCP sessions begin and end. An `initialize` is answered from the server's own handshake, or waits for it; a session
+//! ends by its client, by being idle, to make room, with its server, or with its token. Owns who waits to be introduced.
+//! Invariant: whatever a session had open or set ends with it.
+
+use crate::api::request::Takes;
+use crate::api::response::{Answer, StreamEvent};
+use crate::core::clients::parked::WaitOn;
+use crate::core::contract::Output;
+use crate::core::mcp::event_log::EventLog;
+use crate::core::mcp::sessions::{Abilities, Listening, Session, Voice};
+use crate::core::mcp::wording::{INVALID_PARAMS, fault_message, rpc_error};
+use crate::core::peers::calls::Stage;
+use crate::core::{Core, Timer};
+use crate::ids::{CallId, ConnId, ServerId, SessionId, VoiceId};
+use crate::limits::SESSION_IDLE;
+use crate::model::fault::{Code, Fault, Outcome};
+use crate::model::principal::Principal;
+use crate::model::protocol::Version;
+use crate::shares::{Owner, Resource, Short};
+use crate::wire::json::{Json, JsonBuf};
+use crate::wire::jsonrpc;
+use serde::Deserialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// An `initialize` that waits for the server's own handshake.
+pub(in crate::core) struct Greeting {
+    id: JsonBuf,
+    owner: Arc<str>,
+    sees: Arc<[String]>,
+    version: Version,
+    abilities: Abilities,
+    takes: Takes,
+}
+
+impl Core {
+    pub(in crate::core) fn initialize(
+        &mut self,
+        conn: ConnId,
+        who: &Principal,
+        target: Option<ServerId>,
+        id: Json<'_>,
+        params: Option<Json<'_>>,
+        takes: Takes,
+    ) {
+        let greeting = match Greeting::read(id, params, who, takes) {
+            Ok(greeting) => greeting,
+            Err(message) => return self.message(conn, 200, None, rpc_error(id.get(), INVALID_PARAMS, &message)),
+        };
+        match target {
+            None => self.welcome(conn, None, greeting),
+            Some(server) if self.servers[&server].face.is_some() => self.welcome(conn, target, greeting),
+            Some(server) => {
+                let deadline_ms = self.now.mono_ms + self.servers[&server].definition.startup_timeout_ms;
+                if let Err(fault) = self.servers[&server].admits(deadline_ms, self.now) {
+                    return self.refuse_message(conn, Some(id), &fault);
+                }
+                self.greetings.insert(conn, greeting);
+                self.park(conn, WaitOn::Face(server), deadline_ms);
+            }
+        }
+    }
+
+    /// The server has told who it is, or will not: those who wait to be introduced need not wait any longer.
+    pub(in crate::core) fn answer_greeting(&mut self, conn: ConnId, server: ServerId) {
+        let Some(greeting) = self.greetings.remove(&conn) else { return };
+        self.parked.release(conn);
+        self.deadlines.cancel(Timer::Client(conn));
+        match self.servers.get(&server) {
+            Some(known) if known.face.is_some() => self.welcome(conn, Some(server), greeting),
+            Some(known) => {
+                let why = known.last_error.clone().unwrap_or_else(|| "it is not ready yet".to_string());
+                let message = format!("{} cannot be used now: {why}", known.definition.name);
+                let fault = Fault::new(Code::Unavailable, message).retry_after_ms(1_000);
+                self.refuse_message(conn, Some(greeting.id.as_json()), &fault);
+            }
+            None => self.refuse_message(
+                conn,
+                Some(greeting.id.as_json()),
+                &Fault::new(Code::NotFound, "the server is gone"),
+            ),
+        }
+    }
+
+    fn welcome(&mut self, conn: ConnId, server: Option<ServerId>, greeting: Greeting) {
+        let face = match server {
+            Some(id) => self.servers[&id].face.clone().expect("looked at before"),
+            None => self.own_face(),
+        };
+        let result = face.initialize_result(greeting.version);
+        let message = jsonrpc::result(greeting.id.get(), result.as_bytes());
+        let session = match self.open_session(server, &greeting) {
+            Ok(session) => session,
+            Err(fault) => return self.refuse_message(conn, Some(greeting.id.as_json()), &fault),
+        };
+        match greeting.takes {
+            Takes::Json | Takes::Either => self.message(conn, 200, Some(session), message),
+            Takes::Stream => {
+                let events = vec![StreamEvent::Message { id: None, data: message.into() }];
+                let answer = Answer::Stream { session: Some(session), events };
+                self.outputs.push_back(Output::Answer { conn, answer });
+                self.outputs.push_back(Output::EndStream { conn });
+            }
+        }
+    }
+
+    /// At a server that is not shared the session gets an instance of its own, which starts meanwhile.
+    pub(in crate::core) fn open_session(
+        &mut self,
+        at: Option<ServerId>,
+        greeting: &Greeting,
+    ) -> Result<SessionId, Fault> {
+        self.make_session_room(&greeting.owner)?;
+        let id = SessionId(self.entropy.uuid());
+        self.sessions.insert(Session {
+            id,
+            endpoint: at,
+            server: at,
+            private: BTreeMap::new(),
+            owner: Arc::clone(&greeting.owner),
+            sees: Arc::clone(&greeting.sees),
+            version: greeting.version,
+            abilities: greeting.abilities,
+            level: None,
+            subscriptions: BTreeSet::new(),
+            log: EventLog::default(),
+            ears: None,
+            heard: 0,
+            streams: BTreeMap::new(),
+            streams_minted: 0,
+            calls: Vec::new(),
+            used_ms: self.now.mono_ms,
+            old_stream: false,
+        });
+        self.deadlines.set(Timer::Session(id), self.now.mono_ms + SESSION_IDLE.as_millis() as u64);
+        if let Some(server) = at {
+            match self.serving(id, server) {
+                Ok(serving) => self.sessions.get_mut(id).expect("just opened").server = Some(serving),
+                Err(fault) => {
+                    self.end_session(id, "there is no instance for it");
+                    return Err(fault);
+                }
+            }
+        }
+        Ok(id)
+    }
+
+    /// Whoever has all the sessions that one owner may have loses the idlest of its own; when all owners together have all
+    /// there are, whoever has the most does.
+    fn make_session_room(&mut self, owner: &Arc<str>) -> Result<(), Fault> {
+        let share = Owner::Principal(Arc::clone(owner));
+        while let Err(short) = self.shares.take(&share, Resource::Sessions, 1) {
+            let (idlest, whose) = match short {
+                Short::Owner => (self.sessions.idlest_of(owner, |_| 1, None), "your"),
+                Short::Whole => (self.sessions.idlest(|_| 1, None), "all"),
+            };
+            let Some(idlest) = idlest else {
+                let message = format!("{whose} sessions are open and busy; end some first");
+                return Err(Fault::new(Code::Unavailable, message).retry_after_ms(10_000));
+            };
+            self.end_session(idlest, "it made room for another");
+        }
+        Ok(())
+    }
+
+    pub(in crate::core) fn session_elapsed(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.get(id) else { return };
+        let idle_ms = SESSION_IDLE.as_millis() as u64;
+        let due_ms = if session.is_busy() { self.now.mono_ms + idle_ms } else { session.used_ms + idle_ms };
+        match due_ms <= self.now.mono_ms {
+            true => self.end_session(id, "it was idle for too long"),
+            false => self.deadlines.set(Timer::Session(id), due_ms),
+        }
+    }
+
+    pub(in crate::core) fn end_session(&mut self, id: SessionId, why: &str) {
+        let Some(session) = self.sessions.remove(id) else { return };
+        let owner = Owner::Principal(Arc::clone(&session.owner));
+        self.shares.give_back(&owner, Resource::Sessions, 1);
+        self.shares.give_back(&owner, Resource::Memory, session.log.bytes());
+        log::debug!("session of {} ended: {why}", session.owner);
+        self.deadlines.cancel(Timer::Session(id));
+        let ended = Fault::new(Code::NotFound, format!("the session has ended: {why}"));
+        let outcome_of = |call: &CallId| match self.calls.get(*call).map(|call| &call.stage) {
+            Some(Stage::Sent { .. }) => Outcome::SentUnknown,
+            Some(Stage::Queued { .. }) | None => Outcome::NotSent,
+        };
+        let calls = session.calls.iter().map(|call| (*call, outcome_of(call)));
+        let (waiting, sent): (Vec<_>, Vec<_>) = calls.partition(|(_, outcome)| *outcome == Outcome::NotSent);
+        // Those that wait first: else the place of one that was sent would be given to them.
+        for (call, outcome) in waiting.into_iter().chain(sent) {
+            let errand = self.take_errand(call);
+            self.abandon_call(call, Some(id), "the session has ended");
+            if let Some(errand) = errand {
+                let fault = errand.after_rounds(ended.clone().outcome(outcome));
+                let message = fault_message(errand.id.get(), &fault);
+                self.finish(errand.voice, Some(call), ended.code.status(), message);
+            }
+        }
+        if let Some(conn) = session.ears {
+            self.close_conn(conn);
+        }
+        for voice in self.voices_of(id) {
+            self.hang_up(voice);
+        }
+        for (parent, own) in &session.private {
+            self.give_private_back(&session.owner, *parent);
+            self.dismiss(*own);
+        }
+        if let Some(server) = session.server {
+            self.merge_level(server);
+        }
+        for (server, uri) in &session.subscriptions {
+            self.unsubscribe_if_last(*server, uri);
+        }
+    }
+
+    /// A server is gone for good, and with it everything that clients have open at it.
+    pub(in crate::core) fn forget_clients(&mut self, server: ServerId) {
+        for session in self.sessions.at_endpoint(server) {
+            self.end_session(session, "its server was removed or is not shared as before");
+        }
+        for session in self.sessions.sorted(|session| session.subscriptions.iter().any(|(of, _)| *of == server)) {
+            let known = self.sessions.get_mut(session).expect("just listed");
+            let before = std::mem::take(&mut known.subscriptions).into_iter();
+            let (gone, kept): (BTreeSet<_>, BTreeSet<_>) = before.partition(|(of, _)| *of == server);
+            known.subscriptions = kept;
+            for (_, uri) in gone {
+                self.unsubscribe_if_last(server, &uri);
+            }
+        }
+        self.end_listening(|listening| listening.server == Some(server));
+    }
+
+    /// A token was revoked: whoever used it hears nothing more.
+    pub(in crate::core) fn end_clients_of(&mut self, owner: &str) {
+        for session in self.sessions.sorted(|session| &*session.owner == owner) {
+            self.end_session(session, "its token was revoked");
+        }
+        self.end_listening(|listening| &*listening.owner == owner);
+        self.end_watching(owner);
+    }
+
+    fn end_listening(&mut self, is: impl Fn(&Listening) -> bool) {
+        let listens = |voice: &Voice| voice.listening.as_ref().is_some_and(&is);
+        let mut voices: Vec<VoiceId> =
+            self.voices.iter().filter(|(_, voice)| listens(voice)).map(|(id, _)| *id).collect();
+        voices.sort();
+        for voice in voices {
+            let listening = self.voices.get_mut(&voice).and_then(|voice| voice.listening.take());
+            self.hang_up(voice);
+            if let Some(listening) = listening {
+                self.stopped_listening(&listening);
+            }
+        }
+    }
+}
+
+impl Greeting {
+    fn read(id: Json<'_>, params: Option<Json<'_>>, who: &Principal, takes: Takes) -> Result<Greeting, String> {
+        let (version, abilities) = Greeting::declared(params)?;
+        Ok(Greeting { id: id.kept(), version, abilities, ..Greeting::before_hello(who, takes) })
+    }
+
+    /// Somebody of whom nothing is known yet but who they are.
+    pub(in crate::core) fn before_hello(who: &Principal, takes: Takes) -> Greeting {
+        Greeting {
+            id: Json::NULL.kept(),
+            owner: Arc::clone(&who.name),
+            sees: Arc::clone(&who.servers),
+            version: Version::NEWEST,
+            abilities: Abilities::default(),
+            takes,
+        }
+    }
+
+    /// What the params of an `initialize` say. A version that is not known here becomes the newest that is: the client
+    /// decides whether it can live with that.
+    pub(in crate::core) fn declared(params: Option<Json<'_>>) -> Result<(Version, Abilities), String> {
+        #[derive(Deserialize)]
+        struct Wire<'a> {
+            #[serde(rename = "protocolVersion")]
+            protocol_version: Option<String>,
+            #[serde(borrow)]
+            capabilities: Option<Json<'a>>,
+        }
+        let params = params.ok_or("params: protocolVersion, capabilities and clientInfo are required")?;
+        let wire: Wire<'_> = serde_json::from_str(params.get()).map_err(|_| "params: expected an object")?;
+        let version = wire.protocol_version.ok_or("protocolVersion: is required")?;
+        let abilities = wire.capabilities.map(Abilities::of).unwrap_or_default();
+        Ok((Version::of(&version).unwrap_or(Version::NEWEST), abilities))
+    }
+}

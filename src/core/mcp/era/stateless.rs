@@ -1,0 +1,447 @@
+//! Clients without sessions (2026-07-28). Where a server speaks that version a second, shared instance of it is started
+//! for them, because a server keeps to the era of its first message; where it does not, their requests are translated
+//! for the instance that all share (`suspended.rs` has those that wait for input meanwhile). Owns which of the two it is,
+//! and what such clients listen to.
+
+use crate::api::mcp::forwarding::kept_back;
+use crate::api::request::{Stateless, Takes};
+use crate::core::Core;
+use crate::core::mcp::era::params::{Filter, header_mismatch, resumed_state, without_era};
+use crate::core::mcp::sessions::{Abilities, Era, Errand, ErrandKind, Listening};
+use crate::core::mcp::wording::{
+    INVALID_PARAMS, METHOD_NOT_FOUND, fault_message, minted_token, rpc_error, stateless_status,
+};
+use crate::core::peers::calls::Caller;
+use crate::core::servers::server::{Dialect, Face};
+use crate::ids::{CallId, ConnId, ServerId, VoiceId};
+use crate::limits::{LISTENERS_MAX, LISTENERS_PER_OWNER, STREAM_AFTER};
+use crate::model::fault::{Code, Fault, Outcome};
+use crate::model::principal::Principal;
+use crate::model::protocol::{Level, STATELESS};
+use crate::shares::{Owner, Resource};
+use crate::wire::json::{Json, JsonBuf};
+use crate::wire::jsonrpc;
+use serde_json::json;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+const HEADER_MISMATCH: i64 = -32020;
+/// How long clients may keep what changes only with a notification.
+const LIST_TTL_MS: u64 = 60_000;
+
+/// Does a server speak the version without sessions?
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Support {
+    /// Nobody has asked yet.
+    #[default]
+    Unknown,
+    /// An instance of it is being asked.
+    Asked(ServerId),
+    /// It does, and this instance of it serves those who use it.
+    Yes(ServerId),
+    No,
+}
+
+/// A request that waits until it is known how to serve it.
+pub struct Held {
+    voice: VoiceId,
+    request: OwnedRequest,
+}
+
+/// A request of a client without a session, kept beyond its HTTP request.
+#[derive(Clone)]
+pub(in crate::core) struct OwnedRequest {
+    pub owner: Arc<str>,
+    pub id: JsonBuf,
+    method: String,
+    pub params: JsonBuf,
+    abilities: Abilities,
+    level: Option<Level>,
+    param_headers: Vec<(String, String)>,
+}
+
+impl Core {
+    pub(in crate::core) fn stateless(
+        &mut self,
+        conn: ConnId,
+        who: &Principal,
+        target: Option<ServerId>,
+        request: &Stateless<'_>,
+        takes: Takes,
+    ) {
+        let id = request.id.get();
+        if request.method == "subscriptions/listen" {
+            return self.listen_stateless(conn, who, target, request, takes);
+        }
+        // Whatever a client sets for itself has gone with its session.
+        if request.method == "ping" || kept_back(&request.method).is_some() {
+            let message = format!("{STATELESS} has no {}", request.method);
+            return self.message(conn, 404, None, rpc_error(id, METHOD_NOT_FOUND, &message));
+        }
+        let voice = self.open_voice(Some(conn), None, takes != Takes::Json, 1);
+        if takes == Takes::Stream {
+            self.open_stream(voice);
+        } else {
+            let at_ms = self.now.mono_ms + STREAM_AFTER.as_millis() as u64;
+            self.deadlines.set(crate::core::Timer::Stream(conn), at_ms);
+        }
+        let request = OwnedRequest {
+            owner: Arc::clone(&who.name),
+            id: request.id.kept(),
+            method: request.method.to_string(),
+            params: request.params.kept(),
+            abilities: Abilities::of(request.capabilities),
+            level: request.log_level.as_deref().and_then(Level::of),
+            param_headers: request.param_headers.clone(),
+        };
+        match target {
+            Some(server) => self.serve_stateless(server, voice, request),
+            None => {
+                let found = self.aggregate_stateless(
+                    voice,
+                    who,
+                    request.id.as_json(),
+                    &request.method,
+                    request.params.as_json(),
+                );
+                if let Some((server, params)) = found {
+                    self.serve_stateless(server, voice, OwnedRequest { params, ..request });
+                }
+            }
+        }
+    }
+
+    fn serve_stateless(&mut self, server: ServerId, voice: VoiceId, request: OwnedRequest) {
+        if let Some(state) = resumed_state(request.params.as_json()) {
+            return self.resume_call(server, voice, &request, &state);
+        }
+        match self.servers[&server].support {
+            Support::Yes(other) => self.forward_stateless(other, voice, &request),
+            Support::No => self.translate(server, voice, &request),
+            Support::Asked(_) => self.hold(server, voice, request),
+            Support::Unknown => {
+                let deadline_ms = self.now.mono_ms + self.servers[&server].definition.request_timeout_ms;
+                if let Err(fault) = self.servers[&server].admits(deadline_ms, self.now) {
+                    return self.finish(voice, None, 200, fault_message(request.id.get(), &fault));
+                }
+                self.hold(server, voice, request);
+                self.start_companion(server);
+            }
+        }
+    }
+
+    fn hold(&mut self, server: ServerId, voice: VoiceId, request: OwnedRequest) {
+        let known = self.servers.get_mut(&server).expect("found");
+        let full = known.held.len() >= known.definition.queue_max as usize;
+        let bytes = request.params.get().len();
+        if full || self.shares.take(&Owner::Server(server), Resource::Memory, bytes).is_err() {
+            let fault = Fault::new(Code::QueueFull, format!("{}: too many calls wait", known.definition.name));
+            return self.finish(voice, None, 200, fault_message(request.id.get(), &fault));
+        }
+        known.held.push(Held { voice, request });
+    }
+
+    /// Those who wait for that wait no longer.
+    fn take_held(&mut self, server: ServerId) -> Vec<Held> {
+        let held = self.servers.get_mut(&server).map(|known| std::mem::take(&mut known.held)).unwrap_or_default();
+        let bytes = held.iter().map(|held| held.request.params.get().len()).sum();
+        self.shares.give_back(&Owner::Server(server), Resource::Memory, bytes);
+        held
+    }
+
+    /// It will not be known in this life of the server.
+    pub(in crate::core) fn refuse_held(&mut self, server: ServerId) {
+        let Some(known) = self.servers.get_mut(&server) else { return };
+        known.support = Support::Unknown;
+        let fault =
+            Fault::new(Code::Unavailable, format!("{} was stopped or restarted meanwhile", known.definition.name));
+        let fault = fault.outcome(Outcome::NotSent).retry_after_ms(1_000);
+        for Held { voice, request } in self.take_held(server) {
+            self.finish(voice, None, 200, fault_message(request.id.get(), &fault));
+        }
+    }
+
+    /// It is known now how this server is to be served.
+    pub(in crate::core) fn support_decided(&mut self, server: ServerId, support: Support) {
+        let Some(known) = self.servers.get_mut(&server) else { return };
+        known.support = support;
+        for Held { voice, request } in self.take_held(server) {
+            if self.voices.contains_key(&voice) {
+                self.serve_stateless(server, voice, request);
+            }
+        }
+        if let Support::Yes(companion) = support {
+            self.listen_to(companion);
+        }
+    }
+
+    // --- a server of the same era -------------------------------------------------------------------------------------
+
+    pub(in crate::core) fn forward_stateless(&mut self, server: ServerId, voice: VoiceId, request: &OwnedRequest) {
+        if !self.check_headers(server, voice, request) {
+            return;
+        }
+        let mut token = None;
+        let sent = self.submit(server, Some(&request.owner), None, Caller::Mcp, |call| {
+            let (params, own) = minted_token(Some(request.params.as_json()), call);
+            token = own;
+            jsonrpc::forwarded(call, &request.method, params.as_deref())
+        });
+        self.sent_stateless(server, voice, request, sent, token, Era::Stateless);
+    }
+
+    /// What a tool says is also in a header must be there, and be the same.
+    fn check_headers(&mut self, server: ServerId, voice: VoiceId, request: &OwnedRequest) -> bool {
+        if request.method != "tools/call" {
+            return true;
+        }
+        match header_mismatch(&self.servers[&server].header_params, request.params.as_json(), &request.param_headers) {
+            None => true,
+            Some(message) => {
+                let message = rpc_error(request.id.get(), HEADER_MISMATCH, &message);
+                self.finish(voice, None, stateless_status(HEADER_MISMATCH), message);
+                false
+            }
+        }
+    }
+
+    fn sent_stateless(
+        &mut self,
+        server: ServerId,
+        voice: VoiceId,
+        request: &OwnedRequest,
+        sent: Result<(CallId, u64), Fault>,
+        token: Option<JsonBuf>,
+        era: Era,
+    ) {
+        let (call, timeout_ms) = match sent {
+            Ok(sent) => sent,
+            Err(fault) => return self.finish(voice, None, 200, fault_message(request.id.get(), &fault)),
+        };
+        let kind = match &*request.method {
+            "tools/list" | "prompts/list" | "resources/list" | "resources/templates/list" => ErrandKind::Cacheable,
+            "resources/read" => ErrandKind::ReadResource,
+            _ => ErrandKind::Plain,
+        };
+        let errand = Errand {
+            server,
+            voice,
+            session: None,
+            id: request.id.clone(),
+            token,
+            kind,
+            abilities: request.abilities,
+            level: request.level,
+            era,
+            timeout_ms,
+            owner: Arc::clone(&request.owner),
+            again: None,
+        };
+        self.insert_errand(call, errand);
+        self.voices.get_mut(&voice).expect("it asks").calls.push(call);
+    }
+
+    // --- a server of the other era ------------------------------------------------------------------------------------
+
+    fn translate(&mut self, server: ServerId, voice: VoiceId, request: &OwnedRequest) {
+        if request.method == "server/discover" {
+            let Some(face) = &self.servers[&server].face else {
+                let fault =
+                    Fault::new(Code::Unavailable, "the server has not told who it is yet").retry_after_ms(1_000);
+                return self.finish(voice, None, 200, fault_message(request.id.get(), &fault));
+            };
+            let result = face.discover_result();
+            return self.finish(voice, None, 200, jsonrpc::result(request.id.get(), result.as_bytes()));
+        }
+        if request.method.starts_with("tasks/") {
+            let message = format!("Method not found: {}", request.method);
+            return self.finish(voice, None, 404, rpc_error(request.id.get(), METHOD_NOT_FOUND, &message));
+        }
+        if !self.check_headers(server, voice, request) {
+            return;
+        }
+        let mut token = None;
+        let sent = self.submit(server, Some(&request.owner), None, Caller::Mcp, |call| {
+            let (params, own) = without_era(request.params.as_json(), call);
+            token = own;
+            jsonrpc::forwarded(call, &request.method, Some(&params))
+        });
+        self.sent_stateless(server, voice, request, sent, token, Era::StatelessOverSessions);
+        if request.level.is_some() {
+            self.merge_level(server);
+        }
+    }
+
+    /// The result as a client of the newer version expects it.
+    pub(in crate::core) fn stateless_result(&self, errand: &Errand, call: CallId, result: Json<'_>) -> Vec<u8> {
+        let text = result.get();
+        if errand.era == Era::Stateless || !text.starts_with('{') {
+            return text.as_bytes().to_vec();
+        }
+        log::trace!("call={call} is answered in the other era");
+        let mut extra = String::from(r#""resultType":"complete""#);
+        match errand.kind {
+            ErrandKind::Cacheable => extra += &format!(r#","ttlMs":{LIST_TTL_MS},"cacheScope":"private""#),
+            ErrandKind::ReadResource => extra += r#","ttlMs":0,"cacheScope":"private""#,
+            ErrandKind::Plain | ErrandKind::Subscribe(_) | ErrandKind::Unsubscribe(_) => {}
+        }
+        let inner = text[1..].trim_ascii_start();
+        let comma = if inner.starts_with('}') { "" } else { "," };
+        format!("{{{extra}{comma}{inner}").into_bytes()
+    }
+
+    // --- subscriptions ------------------------------------------------------------------------------------------------
+
+    fn listen_stateless(
+        &mut self,
+        conn: ConnId,
+        who: &Principal,
+        target: Option<ServerId>,
+        request: &Stateless<'_>,
+        takes: Takes,
+    ) {
+        let id = request.id.get();
+        if takes == Takes::Json {
+            let message = "subscriptions/listen is a stream: accept text/event-stream";
+            return self.message(conn, 406, None, rpc_error(id, INVALID_PARAMS, message));
+        }
+        let listening = || self.voices.values().filter_map(|voice| voice.listening.as_ref());
+        let own = listening().filter(|listening| listening.owner == who.name).count();
+        if own >= LISTENERS_PER_OWNER || listening().count() >= LISTENERS_MAX {
+            let fault = Fault::new(Code::Unavailable, format!("{own} subscriptions of yours are open already"));
+            return self.refuse_message(conn, Some(request.id), &fault);
+        }
+        let filter = match Filter::of(request.params) {
+            Ok(filter) => filter,
+            Err(message) => return self.message(conn, 400, None, rpc_error(id, INVALID_PARAMS, &message)),
+        };
+        let mut filter = filter;
+        if let Err(fault) = self.check_subscribed(&who.name, filter.uris.iter().map(String::len).sum()) {
+            return self.refuse_message(conn, Some(request.id), &fault);
+        }
+        let uris = self.located(target, &who.servers, &mut filter.uris);
+        let voice = self.open_voice(Some(conn), None, true, 1);
+        self.open_stream(voice);
+        let ack = filter.acknowledged(id);
+        let mut new: BTreeMap<ServerId, Vec<String>> = target.into_iter().map(|server| (server, Vec::new())).collect();
+        for (server, uri) in &uris {
+            let of_it = new.entry(*server).or_default();
+            of_it.extend(Some(uri.clone()).filter(|uri| !self.is_wanted(*server, uri)));
+        }
+        self.voices.get_mut(&voice).expect("just opened").listening = Some(Listening {
+            server: target,
+            owner: Arc::clone(&who.name),
+            sees: Arc::clone(&who.servers),
+            id: request.id.kept(),
+            tools: filter.tools,
+            prompts: filter.prompts,
+            resources: filter.resources,
+            uris,
+        });
+        self.emit(voice, jsonrpc::message("notifications/subscriptions/acknowledged", Some(&ack)));
+        for (server, new) in new {
+            self.listened(server, &new);
+        }
+    }
+
+    /// Which server has each of the resources that a client wants to hear of; those that none has are taken out.
+    fn located(
+        &self,
+        target: Option<ServerId>,
+        sees: &[String],
+        uris: &mut BTreeSet<String>,
+    ) -> BTreeSet<(ServerId, String)> {
+        if let Some(server) = target {
+            return uris.iter().map(|uri| (server, uri.clone())).collect();
+        }
+        let mut found = BTreeSet::new();
+        uris.retain(|uri| self.resource_at(uri, sees).map(|at| found.insert(at)).is_ok());
+        found
+    }
+
+    /// Somebody listens to a server, and to these of its resources as the first.
+    fn listened(&mut self, server: ServerId, new: &[String]) {
+        match self.servers[&server].support {
+            Support::Yes(companion) if !new.is_empty() => self.listen_to(companion),
+            Support::Yes(_) | Support::Asked(_) => {}
+            Support::Unknown => {
+                // One that is stopped is not started for those who only listen.
+                let known = &self.servers[&server];
+                if known.desired_up && known.admits(self.now.mono_ms, self.now).is_ok() {
+                    self.start_companion(server);
+                }
+            }
+            Support::No => {
+                for uri in new {
+                    self.tell_server(server, "resources/subscribe", &json!({ "uri": uri }).to_string());
+                }
+            }
+        }
+    }
+
+    pub(in crate::core) fn stopped_listening(&mut self, listening: &Listening) {
+        let mut told = None;
+        for (server, uri) in &listening.uris {
+            match self.servers.get(server).map(|server| server.support) {
+                Some(Support::Yes(_)) if told == Some(*server) => {}
+                Some(Support::Yes(companion)) => {
+                    told = Some(*server);
+                    self.listen_to(companion);
+                }
+                Some(Support::Asked(_) | Support::Unknown) | None => {}
+                Some(Support::No) => self.unsubscribe_if_last(*server, uri),
+            }
+        }
+    }
+
+    /// The daemon's own subscription at a server without sessions, for all who listen to it. It is no call: nothing
+    /// waits for its end, and it takes nobody's place.
+    pub(in crate::core) fn listen_to(&mut self, companion: ServerId) {
+        let Some(server) = self.servers.get(&companion) else { return };
+        let Some(instance) = server.life.ready_instance() else { return };
+        let uris = json!(self.wanted_uris(server.kin.hears_for(companion)));
+        let call = self.calls.mint().0;
+        let notifications = format!(
+            r#"{{"toolsListChanged":true,"promptsListChanged":true,"resourcesListChanged":true,"resourceSubscriptions":{uris}}}"#
+        );
+        let params = format!(r#"{{"_meta":{},"notifications":{notifications}}}"#, own_meta());
+        self.write(instance, jsonrpc::own_request(call, "subscriptions/listen", &params));
+        let server = self.servers.get_mut(&companion).expect("just seen");
+        if let Some(before) = server.listen.replace(call) {
+            self.write(instance, jsonrpc::cancelled(before, "another subscription has taken its place"));
+        }
+    }
+
+    /// The params of a request of the daemon's own.
+    pub(in crate::core) fn own_params(&self, server: ServerId) -> String {
+        match self.servers.get(&server).map(|server| server.dialect) {
+            Some(Dialect::Stateless) => format!(r#"{{"_meta":{}}}"#, own_meta()),
+            Some(Dialect::Sessions) | None => "{}".to_string(),
+        }
+    }
+}
+
+/// The daemon as a client without a session.
+pub(in crate::core) fn own_meta() -> String {
+    era_meta("{}", None)
+}
+
+/// The daemon in the name of a client that can do this, and wants log messages from that level on.
+pub(in crate::core) fn era_meta(capabilities: &str, level: Option<&str>) -> String {
+    let level = level.map_or(String::new(), |level| format!(r#","io.modelcontextprotocol/logLevel":"{level}""#));
+    format!(
+        r#"{{"io.modelcontextprotocol/protocolVersion":"{STATELESS}","io.modelcontextprotocol/clientCapabilities":{capabilities},"io.modelcontextprotocol/clientInfo":{{"name":"stdiod","version":"{}"}}{level}}}"#,
+        env!("CARGO_PKG_VERSION")
+    )
+}
+
+impl Face {
+    pub fn discover_result(&self) -> String {
+        let instructions =
+            self.instructions.as_ref().map_or(String::new(), |text| format!(r#","instructions":{text}"#));
+        format!(
+            r#"{{"resultType":"complete","supportedVersions":["{STATELESS}"],"capabilities":{}{instructions},"ttlMs":{LIST_TTL_MS},"cacheScope":"private","_meta":{{"io.modelcontextprotocol/serverInfo":{}}}}}"#,
+            self.capabilities, self.server_info
+        )
+    }
+}

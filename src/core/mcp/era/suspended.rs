@@ -1,0 +1,215 @@
+//! Calls of clients without sessions at a server that knows only sessions, while they wait for their client's input. The
+//! client gets the server's questions as a result with a sealed state, and resumes that very call with it. Owns that state
+//! and the answers that came before their client did. Invariant: a state resumes its own client's call or nothing.
+
+use crate::core::Core;
+use crate::core::mcp::era::params::given_responses;
+use crate::core::mcp::era::stateless::{OwnedRequest, Support};
+use crate::core::mcp::sessions::{Errand, NOBODY};
+use crate::core::mcp::wording::{INVALID_PARAMS, Settled, rpc_error};
+use crate::ids::{CallId, ServerId, VoiceId};
+use crate::limits::{CONTENDED_QUESTION_TIMEOUT, KEPT_ANSWERS_BYTES_MAX, KEPT_ANSWERS_MAX, QUESTION_TIMEOUT};
+use crate::wire::jsonrpc::{self, Reply};
+use serde_json::json;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+/// The answer to a call whose client was away when it came.
+struct Kept {
+    server: ServerId,
+    owner: Arc<str>,
+    until_ms: u64,
+    answer: Settled<'static>,
+}
+
+/// Bounded in number, bytes and time; the oldest go first, and before all others those of an owner who has more than
+/// half of it.
+#[derive(Default)]
+pub struct KeptAnswers {
+    table: HashMap<CallId, Kept>,
+    order: VecDeque<CallId>,
+    bytes: usize,
+}
+
+impl KeptAnswers {
+    fn insert(&mut self, call: CallId, kept: Kept) {
+        let now_ms = kept.until_ms - QUESTION_TIMEOUT.as_millis() as u64;
+        self.bytes += kept.answer.len();
+        self.table.insert(call, kept);
+        self.order.push_back(call);
+        let owner = Arc::clone(&self.table[&call].owner);
+        while self.has_more_than_half(&owner) {
+            let theirs = |call: &CallId| self.table.get(call).is_some_and(|kept| kept.owner == owner);
+            let Some(at) = self.order.iter().position(theirs) else { break };
+            let oldest = self.order.remove(at).expect("just found");
+            self.remove(oldest);
+        }
+        while let Some(oldest) = self.order.front().copied() {
+            let over = self.order.len() > KEPT_ANSWERS_MAX || self.bytes > KEPT_ANSWERS_BYTES_MAX;
+            if !over && self.table.get(&oldest).is_some_and(|kept| kept.until_ms > now_ms) {
+                return;
+            }
+            self.order.pop_front();
+            self.remove(oldest);
+        }
+    }
+
+    fn has_more_than_half(&self, owner: &Arc<str>) -> bool {
+        let theirs = self.table.values().filter(|kept| kept.owner == *owner);
+        let (count, bytes) = theirs.fold((0, 0), |(count, bytes), kept| (count + 1, bytes + kept.answer.len()));
+        // The one that was just brought always stays.
+        count > 1 && (count > KEPT_ANSWERS_MAX / 2 || bytes > KEPT_ANSWERS_BYTES_MAX / 2)
+    }
+
+    fn remove(&mut self, call: CallId) -> Option<Kept> {
+        let kept = self.table.remove(&call)?;
+        self.bytes -= kept.answer.len();
+        Some(kept)
+    }
+
+    fn take(&mut self, call: CallId, server: ServerId, owner: &str, now_ms: u64) -> Option<Settled<'static>> {
+        let theirs = |kept: &&Kept| kept.server == server && *kept.owner == *owner && kept.until_ms > now_ms;
+        self.table.get(&call).filter(theirs)?;
+        self.order.retain(|other| *other != call);
+        self.remove(call).map(|kept| kept.answer)
+    }
+}
+
+impl Core {
+    /// The server waits for its client's input: the client gets the questions as a result, and the call waits on.
+    pub(in crate::core) fn suspend(&mut self, call: CallId) {
+        let Some(errand) = self.errands.get_mut(&call) else { return };
+        let voice = std::mem::replace(&mut errand.voice, NOBODY);
+        let (id, owner) = (errand.id.clone(), Arc::clone(&errand.owner));
+        if voice == NOBODY {
+            return;
+        }
+        let mut requests = String::new();
+        for number in self.questions_of(call) {
+            let question = &self.questions[&number];
+            let comma = if requests.is_empty() { "" } else { "," };
+            let params = question.params.as_ref().map_or("{}", |params| params.get());
+            requests += &format!(r#"{comma}"q{number}":{{"method":{},"params":{params}}}"#, json!(question.method));
+        }
+        let state = json!(self.seal.close(&call.0.to_string(), &owner));
+        let result =
+            format!(r#"{{"resultType":"input_required","inputRequests":{{{requests}}},"requestState":{state}}}"#);
+        self.finish(voice, Some(call), 200, jsonrpc::result(id.get(), result.as_bytes()));
+    }
+
+    /// How long a call may wait for its client's input: less, if the client may be gone and others want its place.
+    pub(in crate::core) fn question_patience_ms(&self, call: CallId) -> u64 {
+        let suspended = self.errands.get(&call).filter(|errand| errand.voice == NOBODY);
+        let contended =
+            suspended.and_then(|errand| self.servers.get(&errand.server)).is_some_and(|s| s.lane.waiting() > 0);
+        let patience = if contended { CONTENDED_QUESTION_TIMEOUT } else { QUESTION_TIMEOUT };
+        patience.as_millis() as u64
+    }
+
+    /// Another call waits for a place: those that nobody may ever come back for have less time from here on.
+    pub(in crate::core) fn hurry_suspended(&mut self, server: ServerId) {
+        let until_ms = self.now.mono_ms + CONTENDED_QUESTION_TIMEOUT.as_millis() as u64;
+        for call in self.servers[&server].lane.in_flight().to_vec() {
+            let suspended = self.errands.get(&call).is_some_and(|errand| errand.voice == NOBODY);
+            if suspended && self.calls.get(call).is_some_and(|call| call.deadline_ms > until_ms) {
+                self.postpone(call, CONTENDED_QUESTION_TIMEOUT.as_millis() as u64);
+            }
+        }
+    }
+
+    /// The answer has come before its client did.
+    pub(in crate::core) fn keep_answer(&mut self, call: CallId, errand: &Errand, answer: Settled<'_>) {
+        let until_ms = self.now.mono_ms + QUESTION_TIMEOUT.as_millis() as u64;
+        let kept = Kept { server: errand.server, owner: Arc::clone(&errand.owner), until_ms, answer: answer.kept() };
+        self.kept.insert(call, kept);
+    }
+
+    /// The client brings the answers to what its call waits for.
+    pub(in crate::core) fn resume_call(
+        &mut self,
+        server: ServerId,
+        voice: VoiceId,
+        request: &OwnedRequest,
+        state: &str,
+    ) {
+        let ours = self.seal.open(state, &request.owner).and_then(|call| call.parse().ok()).map(CallId);
+        if let Some(answer) = ours.and_then(|call| self.kept.take(call, server, &request.owner, self.now.mono_ms)) {
+            return self.finish(voice, None, answer.status, answer.message(request.id.get()));
+        }
+        let waits = |call: &CallId| {
+            let errand = self.errands.get(call)?;
+            (errand.server == server && errand.owner == request.owner && errand.voice == NOBODY).then_some(*call)
+        };
+        let Some(call) = ours.as_ref().and_then(waits) else {
+            return match (ours, self.servers[&server].support) {
+                // The server's own state: it knows what it means.
+                (None, Support::Yes(other)) => self.forward_stateless(other, voice, request),
+                (None, Support::Asked(_) | Support::Unknown | Support::No) | (Some(_), _) => {
+                    let message = "requestState: is not valid, or its call is over; call again without it";
+                    self.finish(voice, None, 200, rpc_error(request.id.get(), INVALID_PARAMS, message));
+                }
+            };
+        };
+        let errand = self.errands.get_mut(&call).expect("just seen");
+        (errand.voice, errand.id) = (voice, request.id.clone());
+        let timeout_ms = errand.timeout_ms;
+        self.voices.get_mut(&voice).expect("it asks").calls.push(call);
+        self.postpone(call, timeout_ms);
+        let mut unanswered = false;
+        let questions = self.questions_of(call);
+        let given = given_responses(request.params.as_json(), &questions);
+        for number in questions {
+            match given.get(&number) {
+                Some(response) => self.pass_answer(number, &Reply::Result(response.as_json())),
+                None => unanswered = true,
+            }
+        }
+        if unanswered {
+            self.suspend(call);
+            self.postpone(call, self.question_patience_ms(call));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::mcp::wording::Body;
+    use crate::ids::Uuid;
+
+    fn kept(until_ms: u64, size: usize) -> Kept {
+        let answer = Settled { status: 200, body: Body::Result(vec![b'x'; size].into()) };
+        Kept { server: ServerId(Uuid::nil()), owner: "me".into(), until_ms, answer }
+    }
+
+    #[test]
+    fn answers_are_kept_for_their_owner_once_and_within_bounds() {
+        const LIFE_MS: u64 = QUESTION_TIMEOUT.as_millis() as u64;
+        let server = ServerId(Uuid::nil());
+        let mut answers = KeptAnswers::default();
+        answers.insert(CallId(1), kept(LIFE_MS, 1));
+        assert!(answers.take(CallId(1), server, "you", 0).is_none(), "another's");
+        assert!(answers.take(CallId(1), server, "me", LIFE_MS).is_none(), "too late");
+        assert!(answers.take(CallId(1), server, "me", 0).is_some());
+        assert!(answers.take(CallId(1), server, "me", 0).is_none(), "once");
+
+        for call in 0..KEPT_ANSWERS_MAX as u64 + 10 {
+            let whose = if call % 2 == 0 { "me" } else { "you" };
+            answers.insert(CallId(call), Kept { owner: whose.into(), ..kept(LIFE_MS, 1) });
+        }
+        assert_eq!((answers.table.len(), answers.order.len()), (KEPT_ANSWERS_MAX, KEPT_ANSWERS_MAX));
+        answers.insert(CallId(9_999), kept(LIFE_MS, KEPT_ANSWERS_BYTES_MAX));
+        assert_eq!((answers.table.len(), answers.bytes), (1, KEPT_ANSWERS_BYTES_MAX));
+        answers.insert(CallId(9_998), Kept { owner: "you".into(), ..kept(LIFE_MS, 1) });
+        for call in 0..KEPT_ANSWERS_MAX as u64 {
+            answers.insert(CallId(call), kept(LIFE_MS, 1));
+        }
+        assert!(
+            answers.take(CallId(9_998), server, "you", 0).is_some(),
+            "nobody loses an answer to somebody else's flood"
+        );
+        answers.insert(CallId(9_999), kept(LIFE_MS, KEPT_ANSWERS_BYTES_MAX));
+        answers.insert(CallId(10_000), kept(2 * LIFE_MS, 3));
+        assert_eq!((answers.table.len(), answers.order.len(), answers.bytes), (1, 1, 3), "the old one has expired");
+    }
+}

@@ -1,0 +1,244 @@
+//! What a server tells without being asked: progress, log messages, changed lists and resources. Each goes to whoever it
+//! concerns and to nobody else; what cannot be told apart is kept from everyone. Never answers a
+//! request.
+
+use crate::core::contract::Output;
+use crate::core::mcp::aggregate::joint_uri;
+use crate::core::mcp::sessions::Listening;
+use crate::core::peers::calls::{Caller, Stage};
+use crate::core::peers::listings::Listing;
+use crate::core::servers::server::Kin;
+use crate::core::{Core, Timer};
+use crate::ids::{CallId, InstanceId, ServerId, SessionId, VoiceId};
+use crate::model::protocol::Level;
+use crate::wire::json::Json;
+use crate::wire::jsonrpc;
+use serde::Deserialize;
+use serde_json::json;
+
+/// Calls that are known to be one client's.
+#[derive(PartialEq, Eq)]
+enum Whose {
+    Session(SessionId),
+    Call(CallId),
+}
+
+/// Whose call a server is at work on.
+pub(in crate::core) enum Busy {
+    /// With nothing of a client's.
+    Idle,
+    /// With calls of one client only; this is one of them.
+    With(CallId),
+    /// With calls of several clients, or of one that has no stream to hear on; or maybe with one that has ended here
+    /// without its answer, and was another's.
+    Unclear,
+}
+
+impl Core {
+    pub(in crate::core) fn notified(
+        &mut self,
+        id: ServerId,
+        instance: InstanceId,
+        method: &str,
+        params: Option<Json<'_>>,
+    ) {
+        match method {
+            "notifications/progress" => self.progressed(id, instance, params),
+            "notifications/message" => self.logged(id, params),
+            "notifications/tools/list_changed" => self.fetch(id, Listing::Tools),
+            "notifications/prompts/list_changed" => self.fetch(id, Listing::Prompts),
+            "notifications/resources/list_changed" => {
+                self.fetch(id, Listing::Resources);
+                self.fetch(id, Listing::Templates);
+            }
+            "notifications/resources/updated" => self.resource_updated(id, params),
+            "notifications/cancelled" => self.question_cancelled(instance, params),
+            // The daemon's own; its clients have one each.
+            "notifications/subscriptions/acknowledged" => {}
+            // It names a task, which only the one who began it may know; and who that was only a private process tells.
+            "notifications/tasks/status" if !self.is_private(id) => {}
+            _ => {
+                if let Busy::With(call) = self.busy_with(id) {
+                    let voice = self.errands[&call].voice;
+                    self.emit(voice, jsonrpc::message(method, params.map(Json::get)));
+                }
+            }
+        }
+    }
+
+    fn is_private(&self, id: ServerId) -> bool {
+        self.servers.get(&id).is_some_and(|server| matches!(server.kin, Kin::Private { .. }))
+    }
+
+    /// Our token is the call's id; the client gets its own back.
+    fn progressed(&mut self, id: ServerId, instance: InstanceId, params: Option<Json<'_>>) {
+        #[derive(Deserialize)]
+        struct Wire<'a> {
+            #[serde(rename = "progressToken", borrow)]
+            token: Json<'a>,
+        }
+        let Some(raw) = params else { return };
+        let Ok(wire) = serde_json::from_str::<Wire<'_>>(raw.get()) else { return };
+        let Some(call) = wire.token.get().parse().ok().map(CallId) else { return };
+        let current = self.calls.get(call).is_some_and(|known| match known.stage {
+            Stage::Sent { instance: to } => known.server == id && to == instance,
+            Stage::Queued { .. } => false,
+        });
+        let Some(errand) = self.errands.get(&call).filter(|_| current) else { return };
+        let Some(token) = &errand.token else { return };
+        let params = jsonrpc::spliced(raw.get(), wire.token.get(), token.get());
+        let (voice, timeout_ms) = (errand.voice, errand.timeout_ms);
+        self.postpone(call, timeout_ms);
+        self.emit(voice, jsonrpc::message("notifications/progress", Some(&params)));
+    }
+
+    /// Somebody is at work on it: its time begins anew.
+    pub(in crate::core) fn postpone(&mut self, call: CallId, by_ms: u64) {
+        let deadline_ms = self.now.mono_ms + by_ms;
+        if self.calls.postpone(call, deadline_ms) {
+            self.deadlines.set(Timer::Call(call), deadline_ms);
+        }
+    }
+
+    fn logged(&mut self, id: ServerId, params: Option<Json<'_>>) {
+        #[derive(Deserialize)]
+        struct Wire {
+            level: String,
+        }
+        let level = params.and_then(|raw| serde_json::from_str::<Wire>(raw.get()).ok());
+        let Some(level) = level.and_then(|wire| Level::of(&wire.level)) else { return };
+        let message = || jsonrpc::message("notifications/message", params.map(Json::get));
+        match self.busy_with(id) {
+            Busy::With(call) => {
+                let errand = &self.errands[&call];
+                let session = errand.session.and_then(|session| self.sessions.get(session));
+                let wanted = match session {
+                    Some(session) => session.level.is_none_or(|least| level >= least),
+                    None => errand.level.is_some_and(|least| level >= least),
+                };
+                let (voice, session) = (errand.voice, errand.session.filter(|_| wanted));
+                if wanted
+                    && !self.emit(voice, message())
+                    && let Some(session) = session
+                {
+                    self.tell_session(session, message());
+                }
+            }
+            Busy::Idle => {
+                self.charge_search();
+                for session in self.sessions.of_server(id) {
+                    let known = self.sessions.get(session).expect("just listed");
+                    if known.level.is_some_and(|least| level >= least) {
+                        self.tell_session(session, message());
+                    }
+                }
+            }
+            Busy::Unclear => {}
+        }
+    }
+
+    pub(in crate::core) fn busy_with(&self, id: ServerId) -> Busy {
+        let Some(server) = self.servers.get(&id) else { return Busy::Idle };
+        let mut found: Option<(CallId, Whose)> = None;
+        for call in server.lane.in_flight() {
+            match self.calls.get(*call).map(|call| call.caller) {
+                Some(Caller::Handshake | Caller::List(_) | Caller::Own) | None => {}
+                Some(Caller::Client(_)) => return Busy::Unclear,
+                Some(Caller::Mcp) => {
+                    let Some(errand) = self.errands.get(call) else { return Busy::Unclear };
+                    // Within a session all calls are one client's; without one, nothing is known to belong together.
+                    let whose = errand.session.map_or(Whose::Call(*call), Whose::Session);
+                    match &found {
+                        Some((_, other)) if *other != whose => return Busy::Unclear,
+                        Some(_) => {}
+                        None => found = Some((*call, whose)),
+                    }
+                }
+            }
+        }
+        let session = match &found {
+            Some((_, Whose::Session(session))) => Some(*session),
+            Some((_, Whose::Call(_))) | None => None,
+        };
+        match server.lane.unanswered.are_all_of(session) {
+            true => found.map_or(Busy::Idle, |(call, _)| Busy::With(call)),
+            false => Busy::Unclear,
+        }
+    }
+
+    // --- resources --------------------------------------------------------------------------------------------------
+
+    pub(in crate::core) fn listeners(&self, is: impl Fn(&Listening) -> bool) -> Vec<(VoiceId, String)> {
+        let heard = |(id, voice): (&VoiceId, &crate::core::mcp::sessions::Voice)| {
+            let listening = voice.listening.as_ref().filter(|listening| is(listening))?;
+            Some((*id, listening.id.get().to_string()))
+        };
+        let mut found: Vec<_> = self.voices.iter().filter_map(heard).collect();
+        found.sort();
+        found
+    }
+
+    fn resource_updated(&mut self, id: ServerId, params: Option<Json<'_>>) {
+        #[derive(Deserialize)]
+        struct Wire {
+            uri: String,
+        }
+        let Some(wire) = params.and_then(|raw| serde_json::from_str::<Wire>(raw.get()).ok()) else { return };
+        self.charge_search();
+        let Some(server) = self.servers.get(&id) else { return };
+        let id = server.kin.hears_for(id);
+        // Where all servers are offered at once it has another name.
+        let joint = joint_uri(&server.definition.name, &wire.uri);
+        // A subscription covers what is below it.
+        let covers =
+            |(of, uri): &(ServerId, String)| *of == id && wire.uri.strip_prefix(uri.as_str()).is_some_and(is_below);
+        for session in self.sessions.sorted(|session| session.subscriptions.iter().any(covers)) {
+            let at_joint = self.sessions.get(session).is_some_and(|session| session.endpoint.is_none());
+            let params = json!({ "uri": if at_joint { &joint } else { &wire.uri } }).to_string();
+            self.tell_session(session, jsonrpc::message("notifications/resources/updated", Some(&params)));
+        }
+        for at_joint in [false, true] {
+            let uri = if at_joint { &joint } else { &wire.uri };
+            for (voice, subscription) in self.listeners(|l| l.server.is_none() == at_joint && l.uris.iter().any(covers))
+            {
+                let params = tagged(&subscription, Some(uri));
+                self.emit(voice, jsonrpc::message("notifications/resources/updated", Some(&params)));
+            }
+        }
+    }
+
+    fn question_cancelled(&mut self, instance: InstanceId, params: Option<Json<'_>>) {
+        #[derive(Deserialize)]
+        struct Wire<'a> {
+            #[serde(rename = "requestId", borrow)]
+            request_id: Json<'a>,
+        }
+        let Some(wire) = params.and_then(|raw| serde_json::from_str::<Wire<'_>>(raw.get()).ok()) else { return };
+        let meant = |q: &crate::core::mcp::sessions::Question| {
+            q.instance == instance && q.input.is_none() && q.id.get() == wire.request_id.get()
+        };
+        let Some(number) = self.questions.iter().find(|(_, q)| meant(q)).map(|(number, _)| *number) else { return };
+        let question = self.questions.remove(&number).expect("just found");
+        let params = format!(r#"{{"requestId":{number}}}"#);
+        let message = jsonrpc::message("notifications/cancelled", Some(&params));
+        let voice = question.call.and_then(|call| self.errands.get(&call)).map(|errand| errand.voice);
+        if let (Some(voice), Some(_)) = (voice, question.session) {
+            self.emit(voice, message);
+        }
+    }
+
+    pub(in crate::core) fn write(&mut self, instance: InstanceId, bytes: Vec<u8>) {
+        self.outputs.push_back(Output::Write { instance, bytes, call: None });
+    }
+}
+
+/// What follows a subscribed URI in one that it covers.
+fn is_below(rest: &str) -> bool {
+    rest.is_empty() || rest.starts_with(['/', '?', '#'])
+}
+
+/// The params of a notification on a `subscriptions/listen` stream.
+pub(in crate::core) fn tagged(subscription: &str, uri: Option<&str>) -> String {
+    let uri = uri.map_or(String::new(), |uri| format!(r#","uri":{}"#, json!(uri)));
+    format!(r#"{{"_meta":{{"io.modelcontextprotocol/subscriptionId":{subscription}}}{uri}}}"#)
+}

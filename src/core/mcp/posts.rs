@@ -1,0 +1,403 @@
+//! MCP clients with a session (`admission.rs`): what they post, and the streams they open. Owns the meaning of their
+//! messages; what a server says back is routed in `fanout.rs` and `questions.rs`, and leaves through `voices.rs`.
+//! Invariant: a client reaches a session only if it is the one that opened it, at the endpoint where it did.
+
+use crate::api::mcp::forwarding::kept_back;
+use crate::api::request::{McpAsk, ServerRef, Takes};
+use crate::api::response::{Answer, StreamEvent};
+use crate::core::clients::parked::WaitOn;
+use crate::core::contract::Output;
+use crate::core::mcp::era::params::{Newer, older_result};
+use crate::core::mcp::sessions::{Again, Era, Errand, ErrandKind, NOBODY};
+use crate::core::mcp::wording::{
+    Body, INVALID_REQUEST, METHOD_NOT_FOUND, Settled, fault_message, minted_token, rpc_error, stateless_error,
+    stateless_status,
+};
+use crate::core::peers::calls::Caller;
+use crate::core::servers::server::{Dialect, Kin};
+use crate::core::{Core, Timer};
+use crate::ids::EventId;
+use crate::ids::{CallId, ConnId, ServerId, SessionId, VoiceId};
+use crate::limits::{KEEP_ALIVE, SESSION_CALLS_MAX, STREAM_AFTER};
+use crate::model::fault::{Code, Fault};
+use crate::model::principal::Principal;
+use crate::model::protocol::Version;
+use crate::shares::{Owner, Resource};
+use crate::wire::json::Json;
+use crate::wire::jsonrpc::{self, Message, Reply};
+use serde::Deserialize;
+use std::sync::Arc;
+
+impl Core {
+    pub(in crate::core) fn mcp(&mut self, conn: ConnId, who: &Principal, server: Option<&ServerRef>, ask: McpAsk<'_>) {
+        let target = match server.map(|server| self.find(server, who)).transpose() {
+            Ok(target) => target,
+            Err(fault) => return self.refuse_message(conn, None, &fault),
+        };
+        if let Some(id) = target
+            && !self.servers[&id].definition.stdio_bridge
+        {
+            let message = format!("{} has no stdio bridge; call it on its own port", self.servers[&id].definition.name);
+            return self.refuse_message(conn, None, &Fault::new(Code::BridgeDisabled, message));
+        }
+        match ask {
+            McpAsk::Post { session: None, takes, messages, .. } => match messages.first() {
+                Some(Message::Request { id, method, params }) if method == "initialize" && messages.len() == 1 => {
+                    self.initialize(conn, who, target, *id, *params, takes);
+                }
+                Some(_) | None => {
+                    let message = "Mcp-Session-Id: is missing; send the one that the answer to initialize brought";
+                    self.refuse_message(conn, first_id(&messages), &Fault::new(Code::InvalidRequest, message));
+                }
+            },
+            McpAsk::Post { session: Some(session), takes, batch, messages } => {
+                match self.session_of(session, who, target) {
+                    Ok(version) if batch && !version.has_batches() => {
+                        let message = format!("{} has no batches: send one message at a time", version.wire());
+                        self.refuse_message(conn, None, &Fault::new(Code::InvalidRequest, message));
+                    }
+                    Ok(_) => self.post(conn, session, takes, batch, messages),
+                    Err(fault) => self.refuse_message(conn, first_id(&messages), &fault),
+                }
+            }
+            McpAsk::Stateless { request, takes } => self.stateless(conn, who, target, &request, takes),
+            McpAsk::Listen { session, after } => match self.session_of(session, who, target) {
+                Ok(_) => self.listen(conn, session, after),
+                Err(fault) => self.refuse_message(conn, None, &fault),
+            },
+            McpAsk::End { session } => match self.session_of(session, who, target) {
+                Ok(_) => {
+                    self.end_session(session, "its client has ended it");
+                    self.outputs.push_back(Output::Answer { conn, answer: Answer::SessionEnded });
+                }
+                Err(fault) => self.refuse_message(conn, None, &fault),
+            },
+            McpAsk::OldStream { post_to } => self.open_old_stream(conn, who, target, &post_to),
+            McpAsk::OldPost { session, message } => match self.session_of(session, who, target) {
+                Ok(_) => self.old_post(conn, session, message),
+                Err(fault) => self.refuse_message(conn, None, &fault),
+            },
+        }
+    }
+
+    fn session_of(&mut self, id: SessionId, who: &Principal, target: Option<ServerId>) -> Result<Version, Fault> {
+        let now_ms = self.now.mono_ms;
+        let session =
+            self.sessions.get_mut(id).filter(|session| session.owner == who.name && session.endpoint == target);
+        let gone = || Fault::new(Code::NotFound, "there is no such session (any more): initialize again");
+        let session = session.ok_or_else(gone)?;
+        session.used_ms = now_ms;
+        Ok(session.version)
+    }
+
+    // --- what a client posts ------------------------------------------------------------------------------------------
+
+    fn post(&mut self, conn: ConnId, session: SessionId, takes: Takes, batch: bool, messages: Vec<Message<'_>>) {
+        let due = messages.iter().filter(|message| matches!(message, Message::Request { .. })).count();
+        if due == 0 {
+            for message in messages {
+                self.told(session, message);
+            }
+            self.outputs.push_back(Output::Answer { conn, answer: Answer::Accepted });
+            return;
+        }
+        let voice = self.open_voice(Some(conn), Some(session), takes != Takes::Json, due);
+        if batch || takes == Takes::Stream {
+            self.open_stream(voice);
+        }
+        for message in messages {
+            match message {
+                Message::Request { id, method, params } => self.requested(voice, session, id, &method, params),
+                Message::Notification { .. } | Message::Reply { .. } | Message::Stray => self.told(session, message),
+            }
+        }
+        // A call that takes its time goes over a stream, which can be kept alive and resumed.
+        if self.voices.get(&voice).is_some_and(|voice| voice.stream.is_none()) {
+            self.deadlines.set(Timer::Stream(conn), self.now.mono_ms + STREAM_AFTER.as_millis() as u64);
+        }
+    }
+
+    pub(in crate::core) fn requested(
+        &mut self,
+        voice: VoiceId,
+        session: SessionId,
+        id: Json<'_>,
+        method: &str,
+        params: Option<Json<'_>>,
+    ) {
+        let Some(server) = self.sessions.get(session).map(|session| session.server) else { return };
+        match (method, server) {
+            ("ping", _) => self.finish(voice, None, 200, jsonrpc::result(id.get(), b"{}")),
+            ("initialize", _) => {
+                let message = "this session is initialized; initialize without Mcp-Session-Id for another";
+                self.finish(voice, None, 200, rpc_error(id.get(), INVALID_REQUEST, message));
+            }
+            ("logging/setLevel", _) => self.set_level(voice, session, id, params),
+            _ if self.is_kept_back(method, server) => {
+                let message = format!("Method not found: {method}");
+                self.finish(voice, None, 200, rpc_error(id.get(), METHOD_NOT_FOUND, &message));
+            }
+            (_, None) => self.aggregate_request(voice, session, id, method, params),
+            ("resources/subscribe" | "resources/unsubscribe", Some(server)) => {
+                self.subscription(voice, session, server, id, method, params);
+            }
+            (_, Some(server)) => self.forward(voice, session, server, id, method, params, ErrandKind::Plain),
+        }
+    }
+
+    /// Is this a request that would reach beyond its session? An instance of its own has nothing beyond it.
+    fn is_kept_back(&self, method: &str, server: Option<ServerId>) -> bool {
+        match method {
+            // They are set per session (`wishes.rs`).
+            "resources/subscribe" | "resources/unsubscribe" => false,
+            "tasks/list" => {
+                let kin = server.and_then(|server| self.servers.get(&server)).map(|server| server.kin);
+                !matches!(kin, Some(Kin::Private { .. }))
+            }
+            _ => kept_back(method).is_some(),
+        }
+    }
+
+    /// Sends a session's request to a server, under an id and a progress token of ours.
+    #[allow(clippy::too_many_arguments)] // one call, named by its parts
+    pub(in crate::core) fn forward(
+        &mut self,
+        voice: VoiceId,
+        session_id: SessionId,
+        server: ServerId,
+        id: Json<'_>,
+        method: &str,
+        params: Option<Json<'_>>,
+        kind: ErrandKind,
+    ) {
+        let Some(session) = self.sessions.get(session_id) else { return };
+        if session.calls.len() >= SESSION_CALLS_MAX {
+            let message = format!("{SESSION_CALLS_MAX} requests of this session wait already");
+            return self.finish(voice, None, 200, fault_message(id.get(), &Fault::new(Code::QueueFull, message)));
+        }
+        let (abilities, level, owner) = (session.abilities, session.level, Arc::clone(&session.owner));
+        let newer = self.servers.get(&server).is_some_and(|server| server.dialect == Dialect::Stateless);
+        let again = newer.then(|| Box::new(Again::first(method, params)));
+        let kept = again.as_ref().map_or(0, |again| again.kept_bytes());
+        if kept > 0 && kept > self.shares.room(&Owner::Principal(Arc::clone(&owner)), Resource::Memory) {
+            let fault = Fault::new(Code::QueueFull, "your requests that wait are too large together");
+            return self.finish(voice, None, 200, fault_message(id.get(), &fault.retry_after_ms(1_000)));
+        }
+        let sent = match &again {
+            Some(again) => self.submit_newer(server, &owner, &Newer { abilities: &abilities, level }, again),
+            None => {
+                let mut token = None;
+                let sent = self.submit(server, Some(&owner), None, Caller::Mcp, |call| {
+                    let (params, own) = minted_token(params, call);
+                    token = own;
+                    jsonrpc::forwarded(call, method, params.as_deref())
+                });
+                sent.map(|(call, timeout_ms)| (call, timeout_ms, token))
+            }
+        };
+        match sent {
+            Ok((call, timeout_ms, token)) => {
+                let errand = Errand {
+                    server,
+                    voice,
+                    session: Some(session_id),
+                    id: id.kept(),
+                    token,
+                    kind,
+                    abilities,
+                    level: None,
+                    era: if newer { Era::SessionOverStateless } else { Era::Same },
+                    timeout_ms,
+                    owner,
+                    again,
+                };
+                self.insert_errand(call, errand);
+                self.sessions.get_mut(session_id).expect("just seen").calls.push(call);
+                self.voices.get_mut(&voice).expect("it asks").calls.push(call);
+            }
+            Err(fault) => self.finish(voice, None, 200, fault_message(id.get(), &fault)),
+        }
+    }
+
+    /// Notifications of a client, and its answers to questions.
+    pub(in crate::core) fn told(&mut self, session: SessionId, message: Message<'_>) {
+        match message {
+            Message::Reply { id, body } => self.question_answered(session, id, &body),
+            Message::Notification { method, params } => match &*method {
+                "notifications/initialized" => {}
+                "notifications/cancelled" => self.cancelled_by_client(session, params),
+                "notifications/progress" => self.question_progressed(session, params),
+                "notifications/roots/list_changed" => self.roots_changed(session),
+                // What is not known here cannot be kept to its session, and the process is not its alone.
+                _ => {}
+            },
+            Message::Request { .. } | Message::Stray => {}
+        }
+    }
+
+    /// Only a request of the same session can be meant, whatever id others use.
+    fn cancelled_by_client(&mut self, session: SessionId, params: Option<Json<'_>>) {
+        #[derive(Deserialize)]
+        struct Wire<'a> {
+            #[serde(rename = "requestId", borrow)]
+            request_id: Json<'a>,
+        }
+        let Some(wire) = params.and_then(|raw| serde_json::from_str::<Wire<'_>>(raw.get()).ok()) else { return };
+        let Some(session) = self.sessions.get(session) else { return };
+        let is_it = |call: &&CallId| self.errands.get(call).is_some_and(|e| e.id.get() == wire.request_id.get());
+        let Some(call) = session.calls.iter().find(is_it).copied() else { return };
+        let voice = self.errands[&call].voice;
+        self.drop_errand(call, "the client has cancelled it");
+        self.unanswered(voice, call);
+    }
+
+    // --- streams that a client opens ----------------------------------------------------------------------------------
+
+    fn listen(&mut self, conn: ConnId, id: SessionId, after: Option<EventId>) {
+        let session = self.sessions.get_mut(id).expect("looked up before");
+        if let Some(after) = after.filter(|after| after.stream != 0) {
+            return self.resume(conn, id, after);
+        }
+        let since = after.map_or(session.heard, |after| after.seq);
+        let mut events = Vec::new();
+        if session.version.knows_priming() {
+            events.push(StreamEvent::Prime { id: session.log.mark(0) });
+        }
+        for (id, data) in session.log.after(EventId { stream: 0, seq: since }) {
+            session.heard = id.seq;
+            events.push(StreamEvent::Message { id: Some(id), data });
+        }
+        // The newest wins: the other may be a connection whose end nobody has noticed yet.
+        let before = session.ears.replace(conn);
+        self.parked.park(conn, WaitOn::Ears(id));
+        self.outputs.push_back(Output::Answer { conn, answer: Answer::Stream { session: None, events } });
+        self.deadlines.set(Timer::Stream(conn), self.now.mono_ms + KEEP_ALIVE.as_millis() as u64);
+        if let Some(before) = before {
+            self.close_conn(before);
+        }
+    }
+
+    /// The rest of a request's stream, and what is still to come on it.
+    fn resume(&mut self, conn: ConnId, id: SessionId, after: EventId) {
+        let session = self.sessions.get(id).expect("looked up before");
+        let replay = session.log.after(after);
+        let events = replay.map(|(id, data)| StreamEvent::Message { id: Some(id), data }).collect();
+        let voice = session.streams.get(&after.stream).copied();
+        self.outputs.push_back(Output::Answer { conn, answer: Answer::Stream { session: None, events } });
+        match voice.and_then(|voice| Some((voice, self.voices.get_mut(&voice)?))) {
+            Some((voice, open)) => {
+                let before = open.conn.replace(conn);
+                self.parked.park(conn, WaitOn::Voice(voice));
+                self.deadlines.set(Timer::Stream(conn), self.now.mono_ms + KEEP_ALIVE.as_millis() as u64);
+                if let Some(before) = before {
+                    self.close_conn(before);
+                }
+            }
+            None => self.outputs.push_back(Output::EndStream { conn }),
+        }
+    }
+
+    // --- answers --------------------------------------------------------------------------------------------------------
+
+    /// The server has answered, or will not: the client hears it under its own id.
+    pub(in crate::core) fn errand_replied(&mut self, call: CallId, reply: &Reply<'_>) {
+        let mut errand = self.take_errand(call);
+        if let (Some(Errand { era: Era::SessionOverStateless, .. }), Reply::Result(raw)) = (&errand, reply)
+            && self.asks_for_input(call, &mut errand, *raw)
+        {
+            return;
+        }
+        let Some(errand) = errand else { return };
+        let (status, body) = match (errand.era, reply) {
+            (Era::Same, Reply::Result(raw)) => {
+                self.settle_subscription(&errand);
+                (200, Body::Result(raw.get().as_bytes().into()))
+            }
+            (Era::SessionOverStateless, Reply::Result(raw)) => (200, Body::Result(older_result(*raw).into())),
+            (Era::Same | Era::SessionOverStateless, Reply::Error { raw, .. }) => {
+                (200, Body::Error(raw.get().as_bytes().into()))
+            }
+            (Era::Stateless | Era::StatelessOverSessions, Reply::Result(raw)) => {
+                (200, Body::Result(self.stateless_result(&errand, call, *raw).into()))
+            }
+            (Era::Stateless | Era::StatelessOverSessions, Reply::Error { code, raw }) => {
+                let (code, raw) = stateless_error(&errand, *code, raw.get());
+                (stateless_status(code), Body::Error(raw.into_owned().into_bytes().into()))
+            }
+            (_, Reply::Neither) => {
+                let fault = Fault::new(Code::BadServerOutput, "the reply has neither a valid result nor an error");
+                return self.settled(call, &errand, Settled::fault(&fault));
+            }
+        };
+        self.settled(call, &errand, Settled { status, body });
+    }
+
+    pub(in crate::core) fn errand_failed(&mut self, call: CallId, fault: &Fault) {
+        let Some(errand) = self.take_errand(call) else { return };
+        self.settled(call, &errand, Settled::fault(&errand.after_rounds(fault.clone())));
+    }
+
+    fn settled(&mut self, call: CallId, errand: &Errand, answer: Settled<'_>) {
+        match (errand.voice, answer) {
+            (NOBODY, answer) => self.keep_answer(call, errand, answer),
+            (voice, Settled { status: 200, body: Body::Result(result) }) => {
+                self.finish_with(voice, call, errand.id.get(), result);
+            }
+            (voice, answer) => self.finish(voice, Some(call), answer.status, answer.message(errand.id.get())),
+        }
+    }
+
+    fn settle_subscription(&mut self, errand: &Errand) {
+        let Some(session) = errand.session.and_then(|id| self.sessions.get_mut(id)) else { return };
+        match &errand.kind {
+            ErrandKind::Subscribe(uri) => _ = session.subscriptions.insert((errand.server, uri.clone())),
+            // Again: the answer to a subscription may have come after it was given up.
+            ErrandKind::Unsubscribe(uri) => _ = session.subscriptions.remove(&(errand.server, uri.clone())),
+            ErrandKind::Plain | ErrandKind::Cacheable | ErrandKind::ReadResource => {}
+        }
+    }
+
+    pub(in crate::core) fn insert_errand(&mut self, call: CallId, errand: Errand) {
+        if let Some(again) = &errand.again {
+            self.shares.put(&Owner::Principal(Arc::clone(&errand.owner)), Resource::Memory, again.kept_bytes());
+        }
+        self.errands.insert(call, errand);
+    }
+
+    pub(in crate::core) fn take_errand(&mut self, call: CallId) -> Option<Errand> {
+        let errand = self.errands.remove(&call)?;
+        if let Some(again) = &errand.again {
+            self.shares.give_back(&Owner::Principal(Arc::clone(&errand.owner)), Resource::Memory, again.kept_bytes());
+        }
+        self.deadlines.cancel(Timer::Call(call));
+        if let Some(session) = errand.session.and_then(|id| self.sessions.get_mut(id)) {
+            session.calls.retain(|other| *other != call);
+            session.used_ms = self.now.mono_ms;
+        }
+        self.withdraw_questions(call);
+        Some(errand)
+    }
+
+    /// Nobody waits for it any more: the server is told, and the slot is free.
+    pub(in crate::core) fn drop_errand(&mut self, call: CallId, why: &str) {
+        let session = self.take_errand(call).and_then(|errand| errand.session);
+        self.abandon_call(call, session, why);
+    }
+
+    pub(in crate::core) fn message(&mut self, conn: ConnId, status: u16, session: Option<SessionId>, body: Vec<u8>) {
+        self.outputs.push_back(Output::Answer { conn, answer: Answer::Message { status, session, body } });
+    }
+
+    /// A refusal of the transport's, before any session or call is touched.
+    pub(in crate::core) fn refuse_message(&mut self, conn: ConnId, id: Option<Json<'_>>, fault: &Fault) {
+        let body = fault_message(id.map_or("null", Json::get), fault);
+        self.message(conn, fault.code.status(), None, body);
+    }
+}
+
+fn first_id<'a>(messages: &[Message<'a>]) -> Option<Json<'a>> {
+    match messages.first() {
+        Some(Message::Request { id, .. }) => Some(*id),
+        Some(Message::Notification { .. } | Message::Reply { .. } | Message::Stray) | None => None,
+    }
+}

@@ -1,0 +1,184 @@
+//! What clients have set at a server that they share: log levels and subscriptions. Each session has its own; the one
+//! process is told what covers them all, again after every restart, and no more once nobody wants it.
+
+use crate::core::Core;
+use crate::core::mcp::sessions::{Era, ErrandKind};
+use crate::core::mcp::wording::{INVALID_PARAMS, METHOD_NOT_FOUND, fault_message, rpc_error};
+use crate::core::peers::calls::Caller;
+use crate::core::servers::server::Dialect;
+use crate::ids::{ServerId, SessionId, VoiceId};
+use crate::limits::{SUBSCRIBED_BYTES_MAX, SUBSCRIBED_BYTES_PER_OWNER, SUBSCRIPTIONS_MAX, TOOL_LIST_TIMEOUT, URI_MAX};
+use crate::model::fault::{Code, Fault};
+use crate::model::protocol::Level;
+use crate::wire::json::Json;
+use crate::wire::jsonrpc;
+use serde::Deserialize;
+use serde_json::json;
+use std::sync::Arc;
+
+impl Core {
+    pub(in crate::core) fn set_level(
+        &mut self,
+        voice: VoiceId,
+        session: SessionId,
+        id: Json<'_>,
+        params: Option<Json<'_>>,
+    ) {
+        #[derive(Deserialize)]
+        struct Wire {
+            level: String,
+        }
+        let level = params.and_then(|raw| serde_json::from_str::<Wire>(raw.get()).ok());
+        let Some(level) = level.and_then(|wire| Level::of(&wire.level)) else {
+            let message = "level: expected one of debug, info, notice, warning, error, critical, alert, emergency";
+            return self.finish(voice, None, 200, rpc_error(id.get(), INVALID_PARAMS, message));
+        };
+        let Some(known) = self.sessions.get_mut(session) else { return };
+        known.level = Some(level);
+        if let Some(server) = known.server {
+            if !self.servers.get(&server).is_some_and(|server| server.offers("logging")) {
+                let message = "this server sends no log messages";
+                return self.finish(voice, None, 200, rpc_error(id.get(), METHOD_NOT_FOUND, message));
+            }
+            self.merge_level(server);
+        }
+        self.finish(voice, None, 200, jsonrpc::result(id.get(), b"{}"));
+    }
+
+    pub(in crate::core) fn subscription(
+        &mut self,
+        voice: VoiceId,
+        session_id: SessionId,
+        server: ServerId,
+        id: Json<'_>,
+        method: &str,
+        params: Option<Json<'_>>,
+    ) {
+        #[derive(Deserialize)]
+        struct Wire {
+            uri: String,
+        }
+        let uri = params.and_then(|raw| serde_json::from_str::<Wire>(raw.get()).ok()).map(|wire| wire.uri);
+        let Some(uri) = uri.filter(|uri| uri.len() <= URI_MAX) else {
+            let message = "uri: expected the URI of a resource";
+            return self.finish(voice, None, 200, rpc_error(id.get(), INVALID_PARAMS, message));
+        };
+        let Some(session) = self.sessions.get_mut(session_id) else { return };
+        let here = (server, uri);
+        let newer = self.servers.get(&server).is_some_and(|server| server.dialect == Dialect::Stateless);
+        if method == "resources/unsubscribe" {
+            session.subscriptions.remove(&here);
+            let wanted = self.is_wanted(server, &here.1);
+            if newer && !wanted {
+                self.listen_to(server);
+            }
+            if newer || wanted {
+                return self.finish(voice, None, 200, jsonrpc::result(id.get(), b"{}"));
+            }
+            return self.forward(voice, session_id, server, id, method, params, ErrandKind::Unsubscribe(here.1));
+        }
+        if session.subscriptions.len() >= SUBSCRIPTIONS_MAX {
+            let message = format!("a session has at most {SUBSCRIPTIONS_MAX} subscriptions");
+            return self.finish(voice, None, 200, rpc_error(id.get(), INVALID_PARAMS, &message));
+        }
+        let owner = Arc::clone(&session.owner);
+        if let Err(fault) = self.check_subscribed(&owner, here.1.len()) {
+            return self.finish(voice, None, 200, fault_message(id.get(), &fault));
+        }
+        let wanted = self.is_wanted(server, &here.1);
+        if newer || wanted {
+            self.sessions.get_mut(session_id).expect("just seen").subscriptions.insert(here);
+            if !wanted {
+                self.listen_to(server);
+            }
+            return self.finish(voice, None, 200, jsonrpc::result(id.get(), b"{}"));
+        }
+        self.forward(voice, session_id, server, id, method, params, ErrandKind::Subscribe(here.1));
+    }
+
+    /// Does anybody still want to hear of this resource?
+    pub(in crate::core) fn is_wanted(&self, server: ServerId, uri: &str) -> bool {
+        self.subscriptions().any(|(of, wanted)| *of == server && wanted == uri)
+    }
+
+    fn subscriptions(&self) -> impl Iterator<Item = &(ServerId, String)> {
+        let of_sessions = self.sessions.iter().flat_map(|session| &session.subscriptions);
+        let listening = self.voices.values().filter_map(|voice| voice.listening.as_ref());
+        of_sessions.chain(listening.flat_map(|listening| &listening.uris))
+    }
+
+    /// May this owner subscribe to so many bytes of names more?
+    pub(in crate::core) fn check_subscribed(&self, owner: &Arc<str>, more: usize) -> Result<(), Fault> {
+        let of_sessions = self.sessions.iter().map(|session| (&session.owner, &session.subscriptions));
+        let listening = self.voices.values().filter_map(|voice| voice.listening.as_ref());
+        let (mut own, mut all) = (more, more);
+        for (whose, uris) in of_sessions.chain(listening.map(|listening| (&listening.owner, &listening.uris))) {
+            let bytes: usize = uris.iter().map(|(_, uri)| uri.len()).sum();
+            all += bytes;
+            own += if whose == owner { bytes } else { 0 };
+        }
+        let why = match (own > SUBSCRIBED_BYTES_PER_OWNER, all > SUBSCRIBED_BYTES_MAX) {
+            (true, _) => "your subscriptions are too large together",
+            (false, true) => "the subscriptions of all clients are too large together",
+            (false, false) => return Ok(()),
+        };
+        Err(Fault::new(Code::Unavailable, why))
+    }
+
+    pub(in crate::core) fn wanted_uris(&self, server: ServerId) -> Vec<String> {
+        let mut uris: Vec<String> =
+            self.subscriptions().filter(|(of, _)| *of == server).map(|(_, uri)| uri.clone()).collect();
+        uris.sort();
+        uris.dedup();
+        uris
+    }
+
+    pub(in crate::core) fn unsubscribe_if_last(&mut self, server: ServerId, uri: &str) {
+        // First of all, because it is cheap: when a server goes this is asked for each of its subscriptions.
+        let alive = self.servers.get(&server).is_some_and(|server| server.life.ready_instance().is_some());
+        if !alive || self.is_wanted(server, uri) {
+            return;
+        }
+        if self.servers.get(&server).is_some_and(|server| server.dialect == Dialect::Stateless) {
+            self.listen_to(server);
+        } else {
+            self.tell_server(server, "resources/unsubscribe", &json!({ "uri": uri }).to_string());
+        }
+    }
+
+    /// The most talkative level that anybody wants.
+    pub(in crate::core) fn merge_level(&mut self, id: ServerId) {
+        let of_sessions = self.sessions.iter().filter(|s| s.server == Some(id)).filter_map(|s| s.level);
+        let over_sessions = self.errands.values().filter(|errand| errand.era == Era::StatelessOverSessions);
+        let of_errands = over_sessions.filter(|errand| errand.server == id).filter_map(|errand| errand.level);
+        let wanted = of_sessions.chain(of_errands).min();
+        let Some(server) = self.servers.get_mut(&id) else { return };
+        // A server without sessions is told with every request.
+        let takes = server.dialect == Dialect::Sessions && server.offers("logging");
+        let (Some(level), true) = (wanted, takes) else { return };
+        if server.level != Some(level) && server.life.ready_instance().is_some() {
+            server.level = Some(level);
+            self.tell_server(id, "logging/setLevel", &json!({ "level": level.wire() }).to_string());
+        }
+    }
+
+    /// A new instance knows nothing of what clients set in the last one.
+    pub(in crate::core) fn reapply(&mut self, id: ServerId) {
+        self.merge_level(id);
+        for uri in self.wanted_uris(id) {
+            self.tell_server(id, "resources/subscribe", &json!({ "uri": uri }).to_string());
+        }
+    }
+
+    /// A request of the daemon's own whose answer changes nothing.
+    pub(in crate::core) fn tell_server(&mut self, id: ServerId, method: &str, params: &str) {
+        if self.servers.get(&id).is_none_or(|server| server.life.ready_instance().is_none()) {
+            return;
+        }
+        let timeout_ms = Some(TOOL_LIST_TIMEOUT.as_millis() as u64);
+        let sent = self.submit(id, None, timeout_ms, Caller::Own, |call| jsonrpc::own_request(call, method, params));
+        if let Err(fault) = sent {
+            log::debug!("{method} could not be sent: {}", fault.message);
+        }
+    }
+}

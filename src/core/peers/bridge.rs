@@ -1,0 +1,580 @@
+//! Calls over the pipes: from the client's question to the server's line and back. Owns the order in which lines are
+//! written and whose answer a line is; never looks into `params` or `result`. Invariant: every call that enters ends
+//! once, and an answer reaches the client that asked, or nobody.
+
+use crate::api::response::Answer;
+use crate::core::clients::log_ring::printable;
+use crate::core::clients::parked::WaitOn;
+use crate::core::contract::Output;
+use crate::core::hosting::lifecycle::Event;
+use crate::core::mcp::era::params::{Newer, with_era};
+use crate::core::mcp::era::stateless::Support;
+use crate::core::mcp::sessions::{Abilities, Again};
+use crate::core::mcp::wording::minted_token;
+use crate::core::peers::calls::{Call, Caller, Extended, Stage};
+use crate::core::servers::server::{Dialect, Face, Hello, Kin, Refusal};
+use crate::core::{Core, Phase, Timer};
+use crate::ids::{CallId, ConnId, InstanceId, ServerId, SessionId};
+use crate::limits::{
+    CONTENDED_CALL_GRACE, LINE_MAX, LOG_LINE_MAX, REQUEST_TIMEOUT_MAX, SERVER_INFO_MAX, STDIN_BACKLOG_MAX,
+};
+use crate::model::fault::{Code, Fault, Outcome};
+use crate::model::log::LogSource;
+use crate::model::principal::Principal;
+use crate::shares::{Owner, Resource};
+use crate::wire::json::{Json, JsonBuf};
+use crate::wire::jsonrpc::{self, Message, Reply, Torn};
+use crate::wire::lines::Line;
+use serde::Deserialize;
+use std::borrow::Cow;
+use std::sync::Arc;
+
+/// What the daemon says of itself to every server: the newest version that has a handshake, and whatever any of its
+/// clients might be able to do. What a client did not declare is refused in its name (`questions.rs`).
+const INITIALIZE: &str = concat!(
+    r#"{"protocolVersion":"2025-11-25","capabilities":{"roots":{"listChanged":true},"sampling":{"tools":{},"context":{}},"#,
+    r#""elicitation":{"form":{},"url":{}}},"clientInfo":{"name":"stdiod","version":""#,
+    env!("CARGO_PKG_VERSION"),
+    r#""}}"#
+);
+/// `last_used_at` is written at most this often.
+const LAST_USED_STEP_MS: u64 = 30_000;
+const METHOD_NOT_FOUND: i64 = -32601;
+
+impl Core {
+    // --- in ---------------------------------------------------------------------------------------------------------
+
+    pub(in crate::core) fn call(
+        &mut self,
+        conn: ConnId,
+        who: &Principal,
+        id: ServerId,
+        method: Json<'_>,
+        params: Option<Json<'_>>,
+        timeout_ms: Option<u64>,
+    ) -> Result<(), Fault> {
+        let newer = self.servers[&id].dialect == Dialect::Stateless;
+        let (call_id, _) = self.submit(id, Some(&who.name), timeout_ms, Caller::Client(conn), |call| {
+            // The client's own progress token might be another client's call.
+            let ours = match newer {
+                true => Some(in_newer_era(params, call)),
+                false => {
+                    minted_token(params, call).0.filter(|params| matches!(params, Cow::Owned(_))).map(Cow::into_owned)
+                }
+            };
+            match ours.map(JsonBuf::of) {
+                Some(Ok(params)) => jsonrpc::request(call, method, Some(params.as_json())),
+                Some(Err(_)) | None => jsonrpc::request(call, method, params),
+            }
+        })?;
+        self.parked.park(conn, WaitOn::Reply(call_id));
+        Ok(())
+    }
+
+    /// Sends a call, or queues it; gives its id and the time it has. `line` makes the message for an id; `by` is the
+    /// principal who asks.
+    pub(in crate::core) fn submit(
+        &mut self,
+        id: ServerId,
+        by: Option<&Arc<str>>,
+        timeout_ms: Option<u64>,
+        caller: Caller,
+        line: impl FnOnce(u64) -> Vec<u8>,
+    ) -> Result<(CallId, u64), Fault> {
+        let now = self.now;
+        let Some(server) = self.servers.get_mut(&id) else {
+            return Err(Fault::new(Code::NotFound, "the server is gone").outcome(Outcome::NotSent));
+        };
+        let def = &server.definition;
+        if !def.stdio_bridge {
+            let message = format!("{} has no stdio bridge; call it on its own port", def.name);
+            return Err(Fault::new(Code::BridgeDisabled, message).outcome(Outcome::NotSent));
+        }
+        let timeout_ms = timeout_ms.unwrap_or(def.request_timeout_ms).min(REQUEST_TIMEOUT_MAX.as_millis() as u64);
+        let (deadline_ms, due_ms) = (now.mono_ms + timeout_ms, now.mono_ms + def.request_timeout_ms);
+        server.admits(deadline_ms, now)?;
+        let free = server.lane.waiting() == 0 && server.lane.in_flight().len() < def.max_in_flight as usize;
+        let ready = server.life.ready_instance().filter(|_| free);
+        let full = ready.is_none() && server.lane.waiting() >= def.queue_max as usize;
+        let bounded = matches!(caller, Caller::Client(_) | Caller::Mcp);
+        if full && bounded {
+            self.make_place(id, by)?;
+        }
+        let call_id = self.calls.mint();
+        let line = line(call_id.0);
+        let server = self.servers.get_mut(&id).expect("just seen");
+        match ready {
+            Some(instance) => {
+                self.calls.insert(call_id, Call { server: id, caller, deadline_ms, stage: Stage::Sent { instance } });
+                server.lane.sent(call_id);
+                self.outputs.push_back(Output::Write { instance, bytes: line, call: Some(call_id) });
+            }
+            None => {
+                let call = Call { server: id, caller, deadline_ms, stage: Stage::Queued { line, by: by.cloned() } };
+                if self.shares.take(&Owner::Server(id), Resource::Memory, call.waiting_bytes()).is_err() {
+                    return Err(calls_too_large(&server.definition.name));
+                }
+                self.calls.insert(call_id, call);
+                server.lane.enqueue(call_id, by);
+            }
+        }
+        if let Some(by) = by.filter(|_| deadline_ms > due_ms) {
+            server.lane.extend(Extended { call: call_id, by: Arc::clone(by), due_ms });
+        }
+        let queued = ready.is_none();
+        let stale = server.last_used_unix_ms.is_none_or(|at| now.unix_ms.saturating_sub(at) > LAST_USED_STEP_MS);
+        if stale && bounded {
+            server.last_used_unix_ms = Some(now.unix_ms);
+            self.outbox_mark(id);
+        }
+        self.deadlines.set(Timer::Call(call_id), deadline_ms);
+        if queued {
+            self.hurry_suspended(id);
+            self.hurry_extended(id);
+        }
+        Ok((call_id, timeout_ms))
+    }
+
+    /// The queue is full. Whoever fills it makes way for somebody who has less of it.
+    fn make_place(&mut self, id: ServerId, newcomer: Option<&Arc<str>>) -> Result<(), Fault> {
+        let server = &self.servers[&id];
+        let full = |what: &str| {
+            let message = format!("{}: {} calls wait already{what}", server.definition.name, server.lane.waiting());
+            Fault::new(Code::QueueFull, message).outcome(Outcome::NotSent).retry_after_ms(1_000)
+        };
+        let gives_way = newcomer.and_then(|newcomer| server.lane.gives_way_to(newcomer, &self.calls));
+        let call = gives_way.ok_or_else(|| full(""))?;
+        let fault = full(", most of them yours, and somebody else wants a place");
+        self.end_call(call, Answer::Refused(fault));
+        Ok(())
+    }
+
+    /// Somebody else waits: calls that hold the server for longer than its definition says end when that says so.
+    fn hurry_extended(&mut self, id: ServerId) {
+        let least_ms = self.now.mono_ms + CONTENDED_CALL_GRACE.as_millis() as u64;
+        let contended =
+            self.servers[&id].lane.contended().map(|extended| (extended.call, extended.due_ms.max(least_ms)));
+        for (call, due_ms) in contended.collect::<Vec<_>>() {
+            if self.calls.get(call).is_some_and(|call| call.deadline_ms > due_ms) {
+                self.calls.postpone(call, due_ms);
+                self.deadlines.set(Timer::Call(call), due_ms);
+            }
+        }
+    }
+
+    /// Writes as many waiting calls as the server takes at once.
+    pub(in crate::core) fn pump(&mut self, id: ServerId) {
+        let Some(server) = self.servers.get_mut(&id) else { return };
+        let Some(instance) = server.life.ready_instance() else { return };
+        let mut sent = false;
+        while server.lane.in_flight().len() < server.definition.max_in_flight as usize {
+            let Some(call) = server.lane.dequeue(&self.calls) else { break };
+            let waited = self.calls.get(call).map_or(0, Call::waiting_bytes);
+            self.shares.give_back(&Owner::Server(id), Resource::Memory, waited);
+            let bytes = self.calls.send(call, instance);
+            self.outputs.push_back(Output::Write { instance, bytes, call: Some(call) });
+            sent = true;
+        }
+        if sent && server.lane.waiting() > 0 {
+            self.hurry_extended(id);
+        }
+    }
+
+    /// Calls that wait for a server which will not be there in time fail now, not at their deadline.
+    pub(in crate::core) fn review_queue(&mut self, id: ServerId) {
+        let Some(server) = self.servers.get(&id) else { return };
+        if server.lane.waiting() == 0 {
+            return;
+        }
+        let draining = !matches!(self.phase, Phase::Running | Phase::Booting { .. });
+        let mut lost = Vec::new();
+        for call in server.lane.queued() {
+            let Some(deadline_ms) = self.calls.get(call).map(|call| call.deadline_ms) else { continue };
+            let verdict = match draining {
+                true => Err(Fault::new(Code::Unavailable, "the daemon is shutting down").outcome(Outcome::NotSent)),
+                false => server.admits(deadline_ms, self.now),
+            };
+            if let Err(fault) = verdict {
+                lost.push((call, fault));
+            }
+        }
+        for (call, fault) in lost {
+            self.end_call(call, Answer::Refused(fault));
+        }
+    }
+
+    // --- the daemon's own calls ---------------------------------------------------------------------------------
+
+    pub(in crate::core) fn greet(&mut self, id: ServerId, instance: InstanceId) {
+        // No deadline of its own: the state's holds.
+        match self.servers[&id].kin {
+            Kin::Companion { .. } => self.discover(id, instance, None),
+            Kin::Registered | Kin::Private { .. } => {
+                self.own_call(id, instance, Caller::Handshake, "initialize", INITIALIZE, None);
+            }
+        }
+    }
+
+    pub(in crate::core) fn own_call(
+        &mut self,
+        id: ServerId,
+        instance: InstanceId,
+        caller: Caller,
+        method: &str,
+        params: &str,
+        timeout_ms: Option<u64>,
+    ) {
+        let call_id = self.calls.mint();
+        let deadline_ms = timeout_ms.map_or(u64::MAX, |ms| self.now.mono_ms + ms);
+        self.calls.insert(call_id, Call { server: id, caller, deadline_ms, stage: Stage::Sent { instance } });
+        self.servers.get_mut(&id).expect("its instance lives").lane.sent(call_id);
+        if timeout_ms.is_some() {
+            self.deadlines.set(Timer::Call(call_id), deadline_ms);
+        }
+        let bytes = jsonrpc::own_request(call_id.0, method, params);
+        self.outputs.push_back(Output::Write { instance, bytes, call: Some(call_id) });
+    }
+
+    fn greeted(&mut self, id: ServerId, instance: InstanceId, hello: Hello, face: Option<Face>) {
+        let server = self.servers.get_mut(&id).expect("its instance lives");
+        let is_mcp = face.is_some();
+        server.face = Some(face.unwrap_or_else(|| Face::of_plain_server(&server.definition.name)));
+        (server.hello, server.dialect) = (Some(hello), Dialect::Sessions);
+        if server.support == Support::Yes(id) {
+            server.support = Support::Unknown;
+        }
+        if is_mcp {
+            let bytes = jsonrpc::notification("notifications/initialized", None);
+            self.outputs.push_back(Output::Write { instance, bytes, call: None });
+        }
+        // First in the lane, so that clients which wait already do not overtake it.
+        self.first_tools(id, instance);
+        self.advance(id, Event::Greeted);
+        self.fetch_rest(id);
+        if is_mcp {
+            self.reapply(id);
+        }
+    }
+
+    fn handshake_ended(&mut self, id: ServerId, instance: InstanceId, reply: Reply<'_>) {
+        let Some(server) = self.servers.get_mut(&id) else { return };
+        if let Kin::Companion { of } = server.kin {
+            return self.companion_discovered(id, instance, of, &reply);
+        }
+        if let Some(refusal) = server.refusal.take() {
+            return self.discovered(id, instance, refusal, &reply);
+        }
+        match reply {
+            Reply::Result(result) => match parse_hello(result) {
+                Some((hello, face)) => self.greeted(id, instance, hello, Some(face)),
+                None => self.advance(id, Event::Jilted("its answer to initialize is no object".to_string())),
+            },
+            Reply::Error { code, raw } => {
+                let said = printable(&raw.get().as_bytes()[..raw.get().len().min(512)]);
+                self.initialize_refused(id, instance, Refusal { code, said });
+            }
+            Reply::Neither => {
+                let message = "its answer to initialize has neither a result nor an error".to_string();
+                self.advance(id, Event::Jilted(message));
+            }
+        }
+    }
+
+    /// It knows neither handshake.
+    pub(in crate::core) fn undiscovered(&mut self, id: ServerId, instance: InstanceId, refusal: Refusal) {
+        match refusal {
+            // The small servers of the hosting guide know none; they are plain JSON-RPC and welcome.
+            Refusal { code: METHOD_NOT_FOUND, .. } => self.greeted(id, instance, Hello::default(), None),
+            Refusal { code, said } => {
+                self.advance(id, Event::Jilted(format!("it refused initialize with {code}: {said}")));
+            }
+        }
+    }
+
+    // --- back -------------------------------------------------------------------------------------------------------
+
+    pub(in crate::core) fn line_read(&mut self, instance: InstanceId, line: Line<'_>) {
+        self.work = 0;
+        let before = self.outputs.len();
+        let (bytes, is_awaited) = match (self.instances.get(&instance).copied(), line) {
+            (None, Line::Whole(bytes)) => (bytes.len(), false),
+            (None, Line::TooLong { .. }) => (0, false),
+            (Some(id), Line::Whole(bytes)) => (bytes.len(), self.whole_line_read(id, instance, bytes)),
+            (Some(id), Line::TooLong { head, tail }) => {
+                self.too_long(id, instance, head, tail);
+                (0, false)
+            }
+        };
+        match is_awaited {
+            // The client's request has paid for it.
+            true => self.work = 0,
+            false => self.charge(1, bytes, before),
+        }
+    }
+
+    /// True: a client waits for it.
+    fn whole_line_read(&mut self, id: ServerId, instance: InstanceId, bytes: &[u8]) -> bool {
+        match jsonrpc::parse(bytes) {
+            Some(Message::Reply { id: wire_id, body }) => {
+                self.heard(id);
+                return self.replied(id, instance, CallId(wire_id), body);
+            }
+            Some(Message::Request { id: asked, method, params }) => {
+                self.heard(id);
+                self.asked_by_server(id, instance, asked, &method, params);
+            }
+            Some(Message::Notification { method, params }) => {
+                self.heard(id);
+                self.notified(id, instance, &method, params);
+            }
+            Some(Message::Stray) | None => self.noise(id, instance, bytes),
+        }
+        false
+    }
+
+    /// True: a client waits for it, or the daemon for a handshake.
+    fn replied(&mut self, id: ServerId, instance: InstanceId, call_id: CallId, reply: Reply<'_>) -> bool {
+        let current = |call: &Call| match call.stage {
+            Stage::Sent { instance: to } => call.server == id && to == instance,
+            Stage::Queued { .. } => false,
+        };
+        let Some(call) = self.calls.get(call_id).filter(|call| current(call)) else {
+            let Some(server) = self.servers.get_mut(&id) else { return false };
+            server.lane.unanswered.came_late(call_id);
+            let to_probe = server.pulse.as_mut().is_some_and(|pulse| pulse.takes(call_id));
+            server.said.late += u64::from(!to_probe);
+            return false;
+        };
+        let caller = call.caller;
+        match caller {
+            Caller::Client(_) => {
+                let answer = match reply {
+                    Reply::Result(raw) => Answer::Result(raw.get().as_bytes().to_vec()),
+                    Reply::Error { code, raw } => Answer::ServerError { code, error: raw.get().as_bytes().to_vec() },
+                    Reply::Neither => Answer::Refused(bad_output("the reply has neither a valid result nor an error")),
+                };
+                self.end_call(call_id, answer);
+            }
+            Caller::Handshake => {
+                self.take_call(call_id);
+                self.handshake_ended(id, instance, reply);
+            }
+            Caller::List(list) => {
+                if let Some(pulse) = &mut self.servers.get_mut(&id).expect("it replied").pulse {
+                    pulse.answered();
+                }
+                self.take_call(call_id);
+                self.listed(id, list, &reply);
+            }
+            Caller::Mcp => {
+                self.take_call(call_id);
+                self.errand_replied(call_id, &reply);
+            }
+            Caller::Own => _ = self.take_call(call_id),
+        }
+        match caller {
+            Caller::Client(_) | Caller::Mcp | Caller::Handshake => true,
+            // A server has its list asked for whenever it says that it has changed.
+            Caller::List(_) | Caller::Own => false,
+        }
+    }
+
+    fn too_long(&mut self, id: ServerId, instance: InstanceId, head: &[u8], tail: &[u8]) {
+        let Some(server) = self.servers.get_mut(&id) else { return };
+        let torn = jsonrpc::reply_id_of_torn(head, tail);
+        if let Torn::ReplyTo(wire_id) = torn {
+            server.lane.unanswered.came_late(CallId(wire_id));
+        }
+        let in_flight = server.lane.in_flight();
+        let call = match torn {
+            Torn::ReplyTo(wire_id) => Some(CallId(wire_id)).filter(|call| in_flight.contains(call)),
+            Torn::NotAReply => None,
+            // With one call out there is hardly a doubt whose answer it was; but it may have been no answer.
+            Torn::Unknown => in_flight.first().copied().filter(|_| in_flight.len() == 1),
+        };
+        self.noise(id, instance, format!("a line of more than {LINE_MAX} bytes was discarded").as_bytes());
+        if let Some(call) = call {
+            if torn == Torn::Unknown {
+                self.gave_up(call, self.session_of_call(call));
+            }
+            let message = format!("the answer is one line of more than {LINE_MAX} bytes (line_max)");
+            let fault = Fault::new(Code::ResponseTooLarge, message).with("line_max", LINE_MAX);
+            self.end_call(call, Answer::Refused(fault.outcome(Outcome::SentUnknown)));
+        }
+    }
+
+    /// Stdout that is nobody's answer: counted, kept in the log, skipped.
+    fn noise(&mut self, id: ServerId, instance: InstanceId, bytes: &[u8]) {
+        let Some(server) = self.servers.get_mut(&id) else { return };
+        server.said.noise_lines += 1;
+        if let Some(pulse) = &mut server.pulse {
+            pulse.babbled(self.now.mono_ms);
+        }
+        server.said.content_length |= bytes.len() > 15 && bytes[..15].eq_ignore_ascii_case(b"content-length:");
+        let id = self.logs_of(id);
+        let Some(server) = self.servers.get_mut(&id) else { return };
+        let said = &bytes[..bytes.len().min(LOG_LINE_MAX)];
+        let entry = server.log.said(instance, LogSource::Noise, said, self.now);
+        self.stream_said(id, entry);
+    }
+
+    // --- ends -------------------------------------------------------------------------------------------------------
+
+    /// Takes a call out of everything that knows it, and lets the next one go.
+    fn take_call(&mut self, call_id: CallId) -> Option<Call> {
+        let call = self.calls.take(call_id)?;
+        self.deadlines.cancel(Timer::Call(call_id));
+        self.shares.give_back(&Owner::Server(call.server), Resource::Memory, call.waiting_bytes());
+        if let Some(server) = self.servers.get_mut(&call.server)
+            && server.lane.ended(call_id, &call, &self.calls)
+        {
+            self.pump(call.server);
+        }
+        Some(call)
+    }
+
+    fn end_call(&mut self, call_id: CallId, answer: Answer) {
+        let Some(call) = self.take_call(call_id) else { return };
+        match (call.caller, &answer) {
+            (Caller::Client(conn), _) => self.answer(conn, answer),
+            (Caller::Mcp, Answer::Refused(fault)) => self.errand_failed(call_id, fault),
+            (Caller::Mcp, _) => unreachable!("replies to MCP clients go another way"),
+            (Caller::List(list), _) => self.list_ended(call.server, list),
+            (Caller::Handshake | Caller::Own, _) => {}
+        }
+    }
+
+    /// It was to be sent, but the server has not read what was sent before.
+    pub(in crate::core) fn unwritten(&mut self, call_id: CallId) {
+        let Some(call) = self.calls.get(call_id) else { return };
+        let name = self.name_of(call.server);
+        let message = format!("{name} does not read: {STDIN_BACKLOG_MAX} bytes wait for it already");
+        let fault = Fault::new(Code::QueueFull, message).outcome(Outcome::NotSent).retry_after_ms(1_000);
+        self.end_call(call_id, Answer::Refused(fault));
+    }
+
+    pub(in crate::core) fn call_timed_out(&mut self, call_id: CallId) {
+        let Some(call) = self.calls.get(call_id) else { return self.round_timed_out(call_id) };
+        let (id, caller) = (call.server, call.caller);
+        let outcome = match &call.stage {
+            Stage::Queued { .. } => Outcome::NotSent,
+            Stage::Sent { instance } => {
+                let bytes = jsonrpc::cancelled(call_id.0, "the client's deadline has passed");
+                self.outputs.push_back(Output::Write { instance: *instance, bytes, call: None });
+                self.gave_up(call_id, self.session_of_call(call_id));
+                Outcome::SentUnknown
+            }
+        };
+        let server = &self.servers[&id];
+        log::info!("server={} call={call_id} timed out, {}", server.definition.name, outcome.wire());
+        let message = match outcome {
+            Outcome::NotSent => "the deadline passed before the call could be sent",
+            Outcome::SentUnknown => "the server did not answer before the deadline; it may still be at work",
+        };
+        self.end_call(call_id, Answer::Refused(Fault::new(Code::CallTimeout, message).outcome(outcome)));
+        match (caller, outcome) {
+            (Caller::Handshake, _) => self.handshake_unanswered(id),
+            (Caller::Client(_) | Caller::Mcp | Caller::Own | Caller::List(_), Outcome::SentUnknown) => self.suspect(id),
+            (Caller::List(list), Outcome::NotSent) => self.list_put_off(id, list),
+            (Caller::Client(_) | Caller::Mcp | Caller::Own, Outcome::NotSent) => {}
+        }
+    }
+
+    /// Only the question for the other era has a deadline: silence is an answer to it.
+    fn handshake_unanswered(&mut self, id: ServerId) {
+        let Some(server) = self.servers.get_mut(&id) else { return };
+        if let (Some(refusal), Some(instance)) = (server.refusal.take(), server.life.instance()) {
+            self.undiscovered(id, instance, refusal);
+        }
+    }
+
+    /// The client has left, one of this session if it had any: the server is told, and the slot is free.
+    pub(in crate::core) fn abandon_call(&mut self, call_id: CallId, session: Option<SessionId>, why: &str) {
+        if let Some(Call { stage: Stage::Sent { instance }, .. }) = self.calls.get(call_id) {
+            let bytes = jsonrpc::cancelled(call_id.0, why);
+            self.outputs.push_back(Output::Write { instance: *instance, bytes, call: None });
+            self.gave_up(call_id, session);
+        }
+        self.take_call(call_id);
+    }
+
+    fn session_of_call(&self, call_id: CallId) -> Option<SessionId> {
+        self.errands.get(&call_id).and_then(|errand| errand.session)
+    }
+
+    /// A call that was sent ends without the server's answer: until that comes, what the server says may be about it.
+    fn gave_up(&mut self, call_id: CallId, session: Option<SessionId>) {
+        let Some(call) = self.calls.get(call_id) else { return };
+        match call.caller {
+            Caller::Client(_) | Caller::Mcp => {
+                let server = self.servers.get_mut(&call.server).expect("it was sent there");
+                server.lane.unanswered.gave_up(call_id, session);
+            }
+            // Nothing of a client's is in them.
+            Caller::Own | Caller::Handshake | Caller::List(_) => {}
+        }
+    }
+
+    /// No answer will come any more: what is in flight fails at once.
+    pub(in crate::core) fn fail_in_flight(&mut self, id: ServerId, fault: &Fault) {
+        for call in self.servers[&id].lane.in_flight().to_vec() {
+            self.end_call(call, Answer::Refused(fault.clone().outcome(Outcome::SentUnknown)));
+        }
+    }
+}
+
+/// The params of a REST client's call, for a server without sessions.
+fn in_newer_era(params: Option<Json<'_>>, call: u64) -> String {
+    with_era(&Again::first("", params), &Newer { abilities: &Abilities::default(), level: None }, call).0
+}
+
+/// Calls that wait for this server take all the memory that they may.
+pub(in crate::core) fn calls_too_large(name: &str) -> Fault {
+    let message = format!("{name}: the calls that wait are too large together");
+    Fault::new(Code::QueueFull, message).outcome(Outcome::NotSent).retry_after_ms(1_000)
+}
+
+fn bad_output(message: &str) -> Fault {
+    Fault::new(Code::BadServerOutput, message).outcome(Outcome::SentUnknown)
+}
+
+fn parse_hello(result: Json<'_>) -> Option<(Hello, Face)> {
+    #[derive(Deserialize)]
+    struct Wire<'a> {
+        #[serde(rename = "protocolVersion")]
+        protocol_version: Option<String>,
+        #[serde(rename = "serverInfo", borrow)]
+        server_info: Option<Json<'a>>,
+        #[serde(borrow)]
+        capabilities: Option<Json<'a>>,
+        #[serde(borrow)]
+        instructions: Option<Json<'a>>,
+    }
+    let wire: Wire<'_> = serde_json::from_str(result.get()).ok()?;
+    let small = |raw: &Json<'_>| raw.get().len() <= SERVER_INFO_MAX;
+    let object = |raw: Option<Json<'_>>| match raw.filter(small) {
+        Some(raw) if raw.get().starts_with('{') => raw.get().to_string(),
+        Some(_) | None => "{}".to_string(),
+    };
+    let face = Face {
+        capabilities: object(wire.capabilities),
+        server_info: object(wire.server_info),
+        instructions: wire.instructions.filter(small).map(|raw| raw.get().to_string()).filter(|text| text != "null"),
+    };
+    let hello = Hello {
+        server_info: wire.server_info.filter(small).map(|raw| raw.get().as_bytes().to_vec()),
+        protocol_version: wire.protocol_version.filter(|version| version.len() <= 64),
+    };
+    Some((hello, face))
+}
+
+impl Face {
+    /// A server that knows no handshake has said nothing of itself; what it most likely has are tools.
+    fn of_plain_server(name: &str) -> Face {
+        Face {
+            capabilities: r#"{"tools":{}}"#.to_string(),
+            server_info: serde_json::json!({ "name": name, "version": "0" }).to_string(),
+            instructions: None,
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! Calls between their arrival and their one end. Owns the table of all calls and their minted ids;
+//! per server a FIFO of what is not yet sent, the set of what is, and what ended without the server's answer. Invariant: a call leaves the table exactly
+//! once, by `take`, and whoever takes it owes its caller an answer.
+
+use crate::core::peers::listings::Listing;
+use crate::core::peers::unanswered::Unanswered;
+use crate::ids::{CallId, ConnId, IdMap, InstanceId, ServerId};
+use std::cmp::Reverse;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+#[derive(Debug)]
+pub struct Call {
+    pub server: ServerId,
+    pub caller: Caller,
+    pub deadline_ms: u64,
+    pub stage: Stage,
+}
+
+/// Who gets the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Caller {
+    Client(ConnId),
+    /// An MCP client; `Core::errands` knows which.
+    Mcp,
+    /// Nobody: the daemon's own, and nothing depends on the answer.
+    Own,
+    /// The daemon's own `initialize`.
+    Handshake,
+    /// The daemon's own question for a list.
+    List(Listing),
+}
+
+#[derive(Debug)]
+pub enum Stage {
+    /// `by`: the principal who asked; none for the daemon itself.
+    Queued {
+        line: Vec<u8>,
+        by: Option<Arc<str>>,
+    },
+    Sent {
+        instance: InstanceId,
+    },
+}
+
+#[derive(Default)]
+pub struct Calls {
+    table: IdMap<CallId, Call>,
+    minted: u64,
+}
+
+impl Calls {
+    /// The id of the next call, on the wire too. Never given twice.
+    pub fn mint(&mut self) -> CallId {
+        self.minted += 1;
+        CallId(self.minted)
+    }
+
+    pub fn insert(&mut self, id: CallId, call: Call) {
+        let before = self.table.insert(id, call);
+        assert!(before.is_none(), "call ids are minted once");
+    }
+
+    pub fn get(&self, id: CallId) -> Option<&Call> {
+        self.table.get(&id)
+    }
+
+    /// False: it has ended.
+    pub fn postpone(&mut self, id: CallId, deadline_ms: u64) -> bool {
+        let Some(call) = self.table.get_mut(&id) else { return false };
+        call.deadline_ms = deadline_ms;
+        true
+    }
+
+    /// Hands out the line of a queued call, which is `Sent` from here on.
+    pub fn send(&mut self, id: CallId, instance: InstanceId) -> Vec<u8> {
+        let call = self.table.get_mut(&id).expect("only a queued call is sent");
+        match std::mem::replace(&mut call.stage, Stage::Sent { instance }) {
+            Stage::Queued { line, .. } => line,
+            Stage::Sent { .. } => unreachable!("a call is sent once"),
+        }
+    }
+
+    pub fn take(&mut self, id: CallId) -> Option<Call> {
+        self.table.remove(&id)
+    }
+
+    /// Who asked for a call that waits.
+    fn queued_by(&self, id: CallId) -> Option<&Arc<str>> {
+        self.table.get(&id).and_then(Call::queued_by)
+    }
+
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+}
+
+impl Call {
+    /// What it counts for while it waits; the daemon's own are small, and not counted.
+    pub fn waiting_bytes(&self) -> usize {
+        match &self.stage {
+            Stage::Queued { line, by: Some(_) } => line.len(),
+            Stage::Queued { by: None, .. } | Stage::Sent { .. } => 0,
+        }
+    }
+
+    fn queued_by(&self) -> Option<&Arc<str>> {
+        match &self.stage {
+            Stage::Queued { by, .. } => by.as_ref(),
+            Stage::Sent { .. } => None,
+        }
+    }
+}
+
+/// One server's side of the calls: who is next, who is out.
+#[derive(Default)]
+pub struct Lane {
+    /// In order of arrival. Calls that ended while they waited are dropped when they come to the front.
+    queue: VecDeque<CallId>,
+    waiting: usize,
+    /// The same by principal; the daemon's own calls are nobody's.
+    waiting_by: HashMap<Arc<str>, usize>,
+    in_flight: Vec<CallId>,
+    extended: Vec<Extended>,
+    pub unanswered: Unanswered,
+}
+
+/// A call whose client gives it more time than the server's definition does. It has it as long as nobody else waits.
+#[derive(Clone, Debug)]
+pub struct Extended {
+    pub call: CallId,
+    pub by: Arc<str>,
+    /// When it would have had to be answered by the definition.
+    pub due_ms: u64,
+}
+
+impl Lane {
+    pub fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    pub fn in_flight(&self) -> &[CallId] {
+        &self.in_flight
+    }
+
+    pub fn enqueue(&mut self, id: CallId, by: Option<&Arc<str>>) {
+        self.queue.push_back(id);
+        self.waiting += 1;
+        if let Some(by) = by {
+            *self.waiting_by.entry(Arc::clone(by)).or_default() += 1;
+        }
+    }
+
+    /// The next call that still waits; it is in flight from here on.
+    pub fn dequeue(&mut self, calls: &Calls) -> Option<CallId> {
+        loop {
+            let id = self.queue.pop_front()?;
+            if calls.get(id).is_some() {
+                self.left_queue(calls.queued_by(id));
+                self.in_flight.push(id);
+                return Some(id);
+            }
+        }
+    }
+
+    /// A call that never was in the queue.
+    pub fn sent(&mut self, id: CallId) {
+        self.in_flight.push(id);
+    }
+
+    /// The call has ended and left `calls`; true if it was in flight, so that its slot is free now.
+    pub fn ended(&mut self, id: CallId, call: &Call, calls: &Calls) -> bool {
+        if !self.extended.is_empty() {
+            self.extended.retain(|other| other.call != id);
+        }
+        if let Some(at) = self.in_flight.iter().position(|other| *other == id) {
+            self.in_flight.swap_remove(at);
+            return true;
+        }
+        self.left_queue(call.queued_by());
+        // Ended calls stay until they come to the front, but a queue may not come to consist of them.
+        if self.queue.len() > 2 * self.waiting + 16 {
+            self.queue.retain(|id| calls.get(*id).is_some());
+        }
+        false
+    }
+
+    fn left_queue(&mut self, by: Option<&Arc<str>>) {
+        self.waiting -= 1;
+        if let Some(by) = by
+            && let Some(count) = self.waiting_by.get_mut(by)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.waiting_by.remove(by);
+            }
+        }
+    }
+
+    pub fn queued(&self) -> Vec<CallId> {
+        self.queue.iter().copied().collect()
+    }
+
+    /// The queue is full, and somebody wants a place in it. Whoever has the most places there gives the last one up, if
+    /// it has more than the newcomer would then have.
+    pub fn gives_way_to(&self, newcomer: &Arc<str>, calls: &Calls) -> Option<CallId> {
+        let own = self.waiting_by.get(newcomer).copied().unwrap_or(0);
+        let most = self.waiting_by.iter().max_by_key(|(name, count)| (**count, Reverse(*name)));
+        let (greediest, _) = most.filter(|(_, count)| **count > own + 1)?;
+        self.queue.iter().rev().copied().find(|id| calls.queued_by(*id) == Some(greediest))
+    }
+
+    pub fn extend(&mut self, extended: Extended) {
+        self.extended.push(extended);
+    }
+
+    /// Calls that hold the server for longer than its definition says, while somebody else waits for it.
+    pub fn contended(&self) -> impl Iterator<Item = &Extended> {
+        let others_wait = |extended: &Extended| self.waiting_by.keys().any(|name| *name != extended.by);
+        self.extended.iter().filter(move |e| self.in_flight.contains(&e.call) && others_wait(e))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Uuid;
+
+    /// A queue with one call for each name.
+    fn queue(names: &[&str]) -> (Lane, Calls, Vec<CallId>) {
+        let (mut lane, mut calls) = (Lane::default(), Calls::default());
+        let ids = names.iter().map(|name| {
+            let (id, by) = (calls.mint(), Some(Arc::from(*name)));
+            lane.enqueue(id, by.as_ref());
+            let stage = Stage::Queued { line: vec![0; 10], by };
+            calls.insert(id, Call { server: ServerId(Uuid::nil()), caller: Caller::Mcp, deadline_ms: 0, stage });
+            id
+        });
+        let ids = ids.collect();
+        (lane, calls, ids)
+    }
+
+    #[test]
+    fn in_a_full_queue_whoever_has_the_most_places_gives_one_up() {
+        let (lane, calls, ids) = queue(&["a", "b", "a", "a", "b"]);
+        assert_eq!(lane.gives_way_to(&"c".into(), &calls), Some(ids[3]), "the last of the greediest");
+        assert_eq!(lane.gives_way_to(&"b".into(), &calls), None, "they would only change places");
+        assert_eq!(lane.gives_way_to(&"a".into(), &calls), None);
+        let (lane, calls, _) = queue(&["a", "b"]);
+        assert_eq!(lane.gives_way_to(&"c".into(), &calls), None, "nobody has more than one");
+    }
+
+    #[test]
+    fn places_are_counted_whichever_way_a_call_leaves_the_queue() {
+        let (mut lane, mut calls, ids) = queue(&["a", "b", "a"]);
+        assert_eq!(lane.dequeue(&calls), Some(ids[0]));
+        calls.send(ids[0], InstanceId(1));
+        let ended = calls.take(ids[2]).unwrap();
+        assert!(!lane.ended(ids[2], &ended, &calls));
+        assert_eq!((lane.waiting(), lane.waiting_by.len()), (1, 1));
+        let ended = calls.take(ids[0]).unwrap();
+        assert!(lane.ended(ids[0], &ended, &calls), "it was in flight");
+        assert_eq!(lane.dequeue(&calls), Some(ids[1]));
+        assert!(lane.waiting_by.is_empty() && lane.waiting() == 0);
+    }
+
+    #[test]
+    fn more_time_than_the_definition_gives_is_for_those_whom_nobody_waits_behind() {
+        let (mut lane, mut calls, ids) = queue(&["a", "a"]);
+        lane.dequeue(&calls);
+        calls.send(ids[0], InstanceId(1));
+        lane.extend(Extended { call: ids[0], by: "a".into(), due_ms: 5 });
+        assert_eq!(lane.contended().count(), 0, "only its own principal waits");
+        lane.enqueue(CallId(99), Some(&"b".into()));
+        assert_eq!(lane.contended().map(|e| e.call).collect::<Vec<_>>(), [ids[0]]);
+        let ended = calls.take(ids[0]).unwrap();
+        lane.ended(ids[0], &ended, &calls);
+        assert_eq!(lane.contended().count(), 0);
+    }
+}

@@ -1,0 +1,353 @@
+//! What a server offers, as it last said: tools, prompts, resources and templates. Fetched after every handshake and when
+//! the server says that they changed, but not as often as it says so; owns the cached text, also as it is told where all
+//! servers are offered at once, and tells of a change only if there is one. Never delays a client: whoever asks gets what is
+//! known. Invariant: what is kept for a server is counted as its share, and what is told was prepared before.
+
+use crate::core::mcp::aggregate::{joint_prefix, prefixed, resource_uris};
+use crate::core::mcp::era::params::header_params;
+use crate::core::peers::calls::Caller;
+use crate::core::servers::server::{Kin, Server};
+use crate::core::{Core, Timer};
+use crate::ids::{InstanceId, ServerId};
+use crate::limits::{LIST_ITEMS_MAX, LIST_PAGES_MAX, LIST_PAUSE, SHARE_LISTS, TOOL_LIST_MAX, TOOL_LIST_TIMEOUT};
+use crate::shares::{Owner, Resource, Short};
+use crate::wire::json::{self, Json};
+use crate::wire::jsonrpc::{self, Reply};
+use memchr::memmem;
+use serde::Deserialize;
+use std::sync::Arc;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Listing {
+    Tools,
+    Prompts,
+    Resources,
+    Templates,
+}
+
+impl Listing {
+    pub const ALL: [Listing; 4] = [Listing::Tools, Listing::Prompts, Listing::Resources, Listing::Templates];
+
+    pub fn method(self) -> &'static str {
+        match self {
+            Listing::Tools => "tools/list",
+            Listing::Prompts => "prompts/list",
+            Listing::Resources => "resources/list",
+            Listing::Templates => "resources/templates/list",
+        }
+    }
+
+    /// The member of the result that holds the items, and what names an item.
+    pub fn keys(self) -> (&'static str, &'static str) {
+        match self {
+            Listing::Tools => ("tools", "name"),
+            Listing::Prompts => ("prompts", "name"),
+            Listing::Resources => ("resources", "uri"),
+            Listing::Templates => ("resourceTemplates", "uriTemplate"),
+        }
+    }
+
+    pub fn changed(self) -> &'static str {
+        match self {
+            Listing::Tools => "notifications/tools/list_changed",
+            Listing::Prompts => "notifications/prompts/list_changed",
+            Listing::Resources | Listing::Templates => "notifications/resources/list_changed",
+        }
+    }
+
+    /// Two lists are told of by one word.
+    pub fn told_as(self) -> Listing {
+        match self {
+            Listing::Tools => Listing::Tools,
+            Listing::Prompts => Listing::Prompts,
+            Listing::Resources | Listing::Templates => Listing::Resources,
+        }
+    }
+
+    fn capability(self) -> &'static str {
+        match self {
+            Listing::Tools => "tools",
+            Listing::Prompts => "prompts",
+            Listing::Resources | Listing::Templates => "resources",
+        }
+    }
+}
+
+/// One cached list.
+#[derive(Default)]
+pub struct Cached {
+    /// The whole answer, byte for byte if it was one page.
+    pub text: Option<Arc<[u8]>>,
+    /// Its items under the names that they have where all servers are offered at once, with a comma before each.
+    pub joint: Option<Arc<[u8]>>,
+    /// What some client still reads of older ones.
+    outgoing: Vec<Arc<[u8]>>,
+    /// What is counted of all that.
+    counted: usize,
+    /// A request for it is on its way, and whether its answer will be old by then.
+    asked: bool,
+    stale: bool,
+    /// However often the server says that it has changed, it is not asked for it before.
+    rests_until_ms: u64,
+    /// Pages that came before the last.
+    pages: Vec<Vec<u8>>,
+}
+
+impl Cached {
+    /// Nothing is on its way any more.
+    fn forget_asking(&mut self) {
+        (self.asked, self.stale) = (false, false);
+        self.pages.clear();
+    }
+
+    /// What the last instance was asked is nothing to the next.
+    pub fn new_instance(&mut self) {
+        self.forget_asking();
+        self.rests_until_ms = 0;
+    }
+
+    fn replace(&mut self, text: Arc<[u8]>, joint: Option<Arc<[u8]>>) {
+        let before = [self.text.replace(text), std::mem::replace(&mut self.joint, joint)];
+        self.outgoing.extend(before.into_iter().flatten());
+        self.outgoing.retain(is_read);
+    }
+
+    fn bytes(&self) -> usize {
+        let present = [&self.text, &self.joint].into_iter().flatten();
+        let kept: usize = present.chain(&self.outgoing).map(|bytes| bytes.len()).sum();
+        kept + self.pages.iter().map(Vec::len).sum::<usize>()
+    }
+
+    /// With so many in the place of the present ones, of which those stay that somebody reads.
+    fn bytes_with(&self, new: usize) -> usize {
+        let present = [&self.text, &self.joint].into_iter().flatten();
+        let old = present.chain(&self.outgoing).filter(|bytes| is_read(bytes));
+        new + old.map(|bytes| bytes.len()).sum::<usize>()
+    }
+}
+
+/// Some answer with it is still on its way to a client.
+fn is_read(bytes: &Arc<[u8]>) -> bool {
+    Arc::strong_count(bytes) > 1
+}
+
+impl Core {
+    /// The first question after a handshake. Everybody is asked for tools; also servers that know no handshake.
+    pub(in crate::core) fn first_tools(&mut self, id: ServerId, instance: InstanceId) {
+        let params = self.own_params(id);
+        self.servers.get_mut(&id).expect("it is greeted").list_mut(Listing::Tools).asked = true;
+        let timeout_ms = Some(TOOL_LIST_TIMEOUT.as_millis() as u64);
+        let list = Listing::Tools;
+        self.own_call(id, instance, Caller::List(list), list.method(), &params, timeout_ms);
+    }
+
+    pub(in crate::core) fn fetch_rest(&mut self, id: ServerId) {
+        for list in [Listing::Prompts, Listing::Resources, Listing::Templates] {
+            let wanted = |server: &Server| {
+                server.offers(list.capability()) && server.life.ready_instance().is_some() && !server.list(list).asked
+            };
+            if self.servers.get(&id).is_some_and(wanted) {
+                self.ask_page(id, list, None);
+            }
+        }
+    }
+
+    /// The server says that it has changed. The first time it is asked for it at once, and then after a rest.
+    pub(in crate::core) fn fetch(&mut self, id: ServerId, list: Listing) {
+        let now_ms = self.now.mono_ms;
+        let Some(server) = self.servers.get_mut(&id) else { return };
+        let cached = server.list_mut(list);
+        if cached.asked || cached.rests_until_ms > now_ms {
+            cached.stale = true;
+            if !cached.asked {
+                self.deadlines.set(Timer::List(id, list), cached.rests_until_ms);
+            }
+            return;
+        }
+        let size_ms = cached.text.as_ref().map_or(0, |text| text.len() / 1024) as u64;
+        cached.rests_until_ms = now_ms + LIST_PAUSE.as_millis() as u64 + size_ms;
+        if server.life.ready_instance().is_some() {
+            self.ask_page(id, list, None);
+        }
+    }
+
+    /// Its rest is over.
+    pub(in crate::core) fn fetch_due(&mut self, id: ServerId, list: Listing) {
+        let Some(cached) = self.servers.get_mut(&id).map(|server| server.list_mut(list)) else { return };
+        if cached.stale && !cached.asked {
+            cached.stale = false;
+            self.fetch(id, list);
+        }
+    }
+
+    fn ask_page(&mut self, id: ServerId, list: Listing, cursor: Option<&str>) {
+        let params = match cursor {
+            None => self.own_params(id),
+            Some(cursor) => {
+                let own = self.own_params(id);
+                let comma = if own == "{}" { "" } else { "," };
+                format!(r#"{{"cursor":{cursor}{comma}{}"#, &own[1..])
+            }
+        };
+        let timeout_ms = Some(TOOL_LIST_TIMEOUT.as_millis() as u64);
+        let sent = self.submit(id, None, timeout_ms, Caller::List(list), |call| {
+            jsonrpc::own_request(call, list.method(), &params)
+        });
+        let cached = self.servers.get_mut(&id).expect("it is asked").list_mut(list);
+        match sent {
+            Ok(_) => cached.asked = true,
+            Err(fault) => {
+                log::debug!("{} could not be asked: {}", list.method(), fault.message);
+                cached.forget_asking();
+            }
+        }
+    }
+
+    pub(in crate::core) fn listed(&mut self, id: ServerId, list: Listing, reply: &Reply<'_>) {
+        let Some(server) = self.servers.get_mut(&id) else { return };
+        let cached = server.list_mut(list);
+        cached.asked = false;
+        let Reply::Result(raw) = reply else { return self.list_ended(id, list) };
+        let size: usize = cached.pages.iter().map(Vec::len).sum::<usize>() + raw.get().len();
+        if size > TOOL_LIST_MAX {
+            return self.not_kept(id, list, &format!("more than {TOOL_LIST_MAX} bytes"));
+        }
+        if let Some(cursor) = next_cursor(*raw).filter(|_| cached.pages.len() + 1 < LIST_PAGES_MAX) {
+            cached.pages.push(raw.get().as_bytes().to_vec());
+            return match self.count_list(id, list, Cached::bytes) {
+                Ok(()) => self.ask_page(id, list, Some(&cursor)),
+                Err(why) => self.not_kept(id, list, &why),
+            };
+        }
+        let text: Arc<[u8]> = match cached.pages.is_empty() {
+            true => raw.get().as_bytes().into(),
+            false => {
+                cached.pages.push(raw.get().as_bytes().to_vec());
+                joined(list, &std::mem::take(&mut cached.pages)).into()
+            }
+        };
+        let changed = match cached.text.as_ref() == Some(&text) {
+            true => Ok(None),
+            false => self.keep_list(id, list, text),
+        };
+        match changed {
+            Ok(None) => self.list_ended(id, list),
+            Ok(Some(Kept::Again)) => {
+                self.list_ended(id, list);
+                self.list_changed(id, list);
+            }
+            Ok(Some(Kept::First)) => {
+                self.list_ended(id, list);
+                self.aggregate_changed(id, list);
+            }
+            Err(why) => self.not_kept(id, list, &why),
+        }
+    }
+
+    /// Prepares all that will be asked of a list, in one walk through it.
+    fn keep_list(&mut self, id: ServerId, list: Listing, text: Arc<[u8]>) -> Result<Option<Kept>, String> {
+        let server = &self.servers[&id];
+        let (array, name) = list.keys();
+        let items = json::named_items(&text, array, name, LIST_ITEMS_MAX);
+        let items = items.map_err(|_| format!("more than {LIST_ITEMS_MAX} items"))?;
+        let joint: Option<Arc<[u8]>> = match server.kin {
+            Kin::Registered => {
+                let prefix = joint_prefix(list, &server.definition.name, &self.settings.separator);
+                Some(prefixed(&items, &prefix).into())
+            }
+            Kin::Companion { .. } | Kin::Private { .. } => None,
+        };
+        let new = text.len() + joint.as_ref().map_or(0, |joint| joint.len());
+        self.count_list(id, list, |cached| cached.bytes_with(new))?;
+        let server = self.servers.get_mut(&id).expect("just seen");
+        match list {
+            Listing::Resources => server.resource_uris = resource_uris(&items),
+            Listing::Tools => server.header_params = header_params(&text),
+            Listing::Prompts | Listing::Templates => {}
+        }
+        let cached = server.list_mut(list);
+        let kept = if cached.text.is_some() { Kept::Again } else { Kept::First };
+        cached.replace(text, joint);
+        Ok(Some(kept))
+    }
+
+    /// Counts what is kept of a list as the server's share, if it may have that much.
+    fn count_list(&mut self, id: ServerId, list: Listing, bytes: impl Fn(&Cached) -> usize) -> Result<(), String> {
+        let Some(cached) = self.servers.get_mut(&id).map(|server| server.list_mut(list)) else { return Ok(()) };
+        let bytes = bytes(cached);
+        let counted = self.shares.resize(&Owner::Server(id), Resource::Lists, &mut cached.counted, bytes);
+        counted.map_err(|short| match short {
+            Short::Owner => format!("the lists of a server have at most {} bytes together", SHARE_LISTS.server),
+            Short::Whole => format!("the lists of all servers have at most {} bytes together", SHARE_LISTS.whole),
+        })
+    }
+
+    /// A server goes for good, and what it offered with it.
+    pub(in crate::core) fn forget_lists(&mut self, server: &mut Server) {
+        for list in Listing::ALL {
+            let counted = std::mem::take(&mut server.list_mut(list).counted);
+            self.shares.give_back(&Owner::Server(server.id), Resource::Lists, counted);
+            self.deadlines.cancel(Timer::List(server.id, list));
+        }
+    }
+
+    fn not_kept(&mut self, id: ServerId, list: Listing, why: &str) {
+        log::warn!("server={} {} is not kept: {why}", self.name_of(id), list.method());
+        if let Some(cached) = self.servers.get_mut(&id).map(|server| server.list_mut(list)) {
+            // Slow clients will have read the older ones some time.
+            cached.stale |= !cached.outgoing.is_empty();
+        }
+        self.list_ended(id, list);
+    }
+
+    /// The request for it has ended, one way or the other.
+    pub(in crate::core) fn list_ended(&mut self, id: ServerId, list: Listing) {
+        let Some(server) = self.servers.get_mut(&id) else { return };
+        let cached = server.list_mut(list);
+        let again = cached.stale;
+        cached.forget_asking();
+        cached.outgoing.retain(is_read);
+        self.count_list(id, list, Cached::bytes).expect("what shrinks fits");
+        if again {
+            self.fetch(id, list);
+        }
+    }
+
+    /// The request for it could not be sent in time: the server was at work for somebody else. It still is to be made.
+    pub(in crate::core) fn list_put_off(&mut self, id: ServerId, list: Listing) {
+        if self.servers.get(&id).is_some_and(|server| server.life.ready_instance().is_some()) {
+            self.fetch(id, list);
+        }
+    }
+}
+
+enum Kept {
+    First,
+    Again,
+}
+
+/// As JSON text.
+fn next_cursor(result: Json<'_>) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Wire<'a> {
+        #[serde(rename = "nextCursor", borrow)]
+        cursor: Option<Json<'a>>,
+    }
+    memmem::find(result.get().as_bytes(), b"nextCursor")?;
+    let wire: Wire<'_> = serde_json::from_str(result.get()).ok()?;
+    wire.cursor.map(|raw| raw.get().to_string()).filter(|text| text.starts_with('"'))
+}
+
+fn joined(list: Listing, pages: &[Vec<u8>]) -> Vec<u8> {
+    let (array, name) = list.keys();
+    let mut text = format!(r#"{{"{array}":["#).into_bytes();
+    let items = pages.iter().flat_map(|page| json::named_items(page, array, name, usize::MAX).unwrap_or_default());
+    for (at, item) in items.enumerate() {
+        if at > 0 {
+            text.push(b',');
+        }
+        text.extend_from_slice(item.whole.get().as_bytes());
+    }
+    text.extend_from_slice(b"]}");
+    text
+}

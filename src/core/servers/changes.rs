@@ -1,0 +1,367 @@
+//! What becomes of changes once the store has spoken: a change is done to the core only after it is durable, and a
+//! client is told only after that. An outcome that is unknown is told as a failure and then made one (`Reconcile`). What
+//! takes something away (stop, delete, revoke) is done at once instead, and made durable by `decisions`.
+
+use crate::api::response::Answer;
+use crate::core::clients::asks::{is_at_rest, needs_restart, store_unavailable};
+use crate::core::clients::parked::{Hand, WaitOn};
+use crate::core::contract::Output;
+use crate::core::hosting::lifecycle::{Event, State};
+use crate::core::servers::decisions::Key;
+use crate::core::servers::outbox::{ChangeKind, Pending};
+use crate::core::servers::server::{Removal, Server};
+use crate::core::{Core, Timer};
+use crate::ids::{ConnId, ServerId, StoreSeq};
+use crate::limits::{STOP_GRACE, VOLUMES_RETRY};
+use crate::model::definition::Definition;
+use crate::model::fault::{Code, Fault};
+use crate::model::records::{Decision, StoreOp, StoreOutcome};
+use std::sync::Arc;
+
+impl Core {
+    pub(in crate::core) fn store_lost(&mut self, why: &str) {
+        log::warn!("store lost: {why}; calls go on, changes are refused until it is back");
+        self.outbox.lost();
+        self.decisions_are_late(|_| true);
+    }
+
+    pub(in crate::core) fn store_done(&mut self, seq: StoreSeq, outcome: StoreOutcome) {
+        if let Some(pending) = self.outbox.done(seq) {
+            self.settle_change(pending, outcome);
+        }
+        // It answers, so whatever had to wait may go now: also what puts right an operation that was given up.
+        if self.outbox.has_unsent() {
+            self.schedule_flush();
+        }
+    }
+
+    fn settle_change(&mut self, pending: Pending, outcome: StoreOutcome) {
+        match outcome {
+            StoreOutcome::Committed => self.committed(pending),
+            StoreOutcome::Rejected(why) => {
+                log::error!("the store refused a write: {why}");
+                self.outbox.refuse(&pending);
+                if self.outbox.has_refused() {
+                    self.store_refused();
+                }
+                self.undone(pending, Fault::new(Code::StoreUnavailable, format!("the database refused it: {why}")));
+            }
+            StoreOutcome::Unknown(why) => {
+                log::debug!("a write has an unknown outcome: {why}");
+                self.outbox.disown(&pending);
+                self.undone(pending, store_unavailable());
+            }
+        }
+    }
+
+    /// The database hangs: the client may not wait any longer.
+    pub(in crate::core) fn store_timed_out(&mut self, conn: ConnId, seq: StoreSeq) {
+        self.outbox.stall();
+        match self.outbox.abandon(seq) {
+            Some(pending) => self.undone(pending, store_unavailable()),
+            None => self.refuse(conn, store_unavailable()),
+        }
+    }
+
+    fn committed(&mut self, pending: Pending) {
+        match pending {
+            Pending::Register { server, definition, conn, wait } => self.registered(server, definition, conn, wait),
+            Pending::Change { server, definition, up, conns, kind, warning } => {
+                if let Some(server) = self.servers.get_mut(&server)
+                    && server.definition.environment != definition.environment
+                {
+                    server.warning = warning;
+                }
+                self.changed(server, definition, up, &conns, kind);
+            }
+            Pending::TokenInsert { token, secret, conn, .. } => {
+                self.tokens.insert(token.clone());
+                self.answer(conn, Answer::TokenCreated { token, secret });
+            }
+            Pending::Reconcile { server } if !self.outbox.owes(server) => self.decision_stored(&Key::Server(server)),
+            Pending::ReconcileToken { name } if !self.outbox.owes_token(&name) => {
+                self.decision_stored(&Key::Token(name))
+            }
+            Pending::Status { .. }
+            | Pending::Reconcile { .. }
+            | Pending::ReconcileToken { .. }
+            | Pending::AdminToken => {}
+        }
+    }
+
+    /// Nothing came of it: everything is as it was before the client asked.
+    fn undone(&mut self, pending: Pending, fault: Fault) {
+        match pending {
+            Pending::Register { definition, conn, .. } => {
+                self.names.remove(&definition.name);
+                self.refuse(conn, fault);
+            }
+            Pending::Change { server, definition, conns, .. } => {
+                if let Some(server) = self.servers.get_mut(&server) {
+                    server.changing = false;
+                    // One that had no name was to have this one.
+                    if server.definition.name != definition.name {
+                        self.names.remove(&definition.name);
+                    }
+                }
+                for conn in conns {
+                    self.refuse(conn, fault.clone());
+                }
+                self.follow_removal(server);
+            }
+            Pending::TokenInsert { conn, .. } => self.refuse(conn, fault),
+            Pending::Status { .. } | Pending::Reconcile { .. } | Pending::ReconcileToken { .. } => {}
+            Pending::AdminToken => log::error!("the admin token could not be stored; it works until the next restart"),
+        }
+    }
+
+    fn registered(&mut self, id: ServerId, definition: Arc<Definition>, conn: ConnId, wait: bool) {
+        let startup_ms = definition.startup_timeout_ms;
+        log::info!("server={} id={id} registered", definition.name);
+        let server = Server::new(id, definition, true, self.now.unix_ms);
+        self.tell_presence(&server, "registered");
+        self.servers.insert(id, server);
+        let waiting = self.parked.release(conn).is_some();
+        if waiting && wait {
+            let on = WaitOn::Ready { server: id, after: Hand::Registered };
+            // The start's own deadline comes first, and says more than that this one has passed.
+            self.park(conn, on, self.now.mono_ms + startup_ms + STOP_GRACE.as_millis() as u64);
+        }
+        if self.settings.hosting && self.is_running() {
+            self.advance(id, Event::Start);
+        } else {
+            self.tell_waiting(id);
+        }
+        if waiting && !wait {
+            let answer = self.ready_answer(id, Hand::Registered);
+            self.deadlines.cancel(Timer::Client(conn));
+            self.outputs.push_back(Output::Answer { conn, answer });
+        }
+    }
+
+    fn changed(&mut self, id: ServerId, definition: Arc<Definition>, up: bool, conns: &[ConnId], kind: ChangeKind) {
+        let server = self.servers.get_mut(&id).expect("one that changes is not forgotten");
+        server.changing = false;
+        if server.removing.is_some() {
+            let fault = Fault::new(Code::NotFound, "the server was removed meanwhile");
+            conns.iter().for_each(|conn| self.refuse(*conn, fault.clone()));
+            return self.follow_removal(id);
+        }
+        if server.definition.name != definition.name {
+            self.names.remove(&server.definition.name);
+        }
+        // Whoever has changed it has been through all rules.
+        let was_refused = server.refused.take().is_some();
+        if was_refused {
+            server.last_error = None;
+        }
+        let restart = was_refused || needs_restart(&server.definition, &definition);
+        let sharing_changed = server.definition.shared != definition.shared;
+        let was_up = std::mem::replace(&mut server.desired_up, up);
+        server.definition = definition;
+        self.arm_pulse(id);
+        let waiting: Vec<ConnId> = conns.iter().copied().filter(|conn| self.parked.release(*conn).is_some()).collect();
+        let hosting = self.settings.hosting && self.is_running();
+        let event = match (up && hosting, kind) {
+            (false, _) => Some(Event::Stop),
+            (true, ChangeKind::Patch) if restart && !is_at_rest(self.servers[&id].life.state()) => Some(Event::Restart),
+            // One that has ended, or waits for its next attempt, goes on with that.
+            (true, ChangeKind::Patch) if was_up && !restart => None,
+            (true, _) => Some(Event::Start),
+        };
+        if event.as_ref().is_some_and(|event| *event != Event::Start) {
+            self.retire_kin(id);
+        }
+        if sharing_changed {
+            self.forget_clients(id);
+        }
+        if kind == ChangeKind::Start {
+            self.offer_changed(id);
+        }
+        if let Some(event) = event {
+            self.advance(id, event);
+        }
+        for conn in waiting {
+            self.park_for(conn, id, up && hosting);
+        }
+    }
+
+    /// It is down from here on, whatever the store says.
+    pub(in crate::core) fn stop_now(&mut self, id: ServerId) {
+        self.servers.get_mut(&id).expect("found").desired_up = false;
+        self.outbox.keep_down(id);
+        self.retire_kin(id);
+        self.offer_changed(id);
+        self.advance(id, Event::Stop);
+        self.decide(Decision::Stop { server: id });
+    }
+
+    /// It is gone for everybody from here on, whatever the store says; it leaves when it is down.
+    pub(in crate::core) fn delete_now(&mut self, id: ServerId, volumes: bool) {
+        let server = self.servers.get_mut(&id).expect("found");
+        server.removing = Some(if volumes { Removal::TakesVolumes } else { Removal::KeepsVolumes });
+        server.desired_up = false;
+        let name = server.definition.name.clone();
+        self.outbox.keep_down(id);
+        self.retire_kin(id);
+        self.offer_changed(id);
+        self.decide(Decision::Delete { server: id, name, volumes });
+        // `Failed` has no instance but is no `Down` either; a stop makes it one.
+        self.advance(id, Event::Stop);
+    }
+
+    /// Once it is down, with all its further instances, it is told to be gone; before that its volumes go. Its name stays
+    /// taken until nothing can bring it back: the next one of that name would have its own volumes removed.
+    pub(in crate::core) fn follow_removal(&mut self, id: ServerId) {
+        let has_kin = || self.servers.values().any(|server| server.parent() == Some(id));
+        let is_down = |server: &&Server| *server.life.state() == State::Down;
+        let Some(removing) = self.servers.get(&id).filter(is_down).and_then(|server| server.removing) else { return };
+        if has_kin() {
+            return;
+        }
+        let server = self.servers.get_mut(&id).expect("just seen");
+        match removing {
+            Removal::KeepsVolumes => self.gone(id),
+            Removal::TakesVolumes => {
+                server.removing = Some(Removal::VolumesLeave);
+                let name = server.definition.name.clone();
+                self.outputs.push_back(Output::RemoveVolumes { server: id, name });
+            }
+            Removal::VolumesLeave => {}
+            Removal::Gone => self.forget(id),
+        }
+    }
+
+    pub(in crate::core) fn volumes_removed(&mut self, id: ServerId, outcome: Result<(), String>) {
+        let Some(server) = self.servers.get(&id) else { return };
+        let Err(why) = outcome else { return self.gone(id) };
+        let name = server.definition.name.clone();
+        log::error!("server={name} its volumes are not removed: {why}; tried again in {VOLUMES_RETRY:?}");
+        let message = format!(
+            "the server is removed, but not all of its volumes: {why}; it is tried again, see `stdiod volume ls`"
+        );
+        self.tell_removal(id, || Answer::Refused(Fault::new(Code::Unavailable, message.clone())));
+        self.deadlines.set(Timer::Volumes(id), self.now.mono_ms + VOLUMES_RETRY.as_millis() as u64);
+    }
+
+    pub(in crate::core) fn volumes_again(&mut self, id: ServerId) {
+        if let Some(server) = self.servers.get(&id) {
+            self.outputs.push_back(Output::RemoveVolumes { server: id, name: server.definition.name.clone() });
+        }
+    }
+
+    /// Its container is gone, and so are its volumes if they were to go.
+    fn gone(&mut self, id: ServerId) {
+        let server = self.servers.get_mut(&id).expect("it is being removed");
+        let took_volumes = server.removing.replace(Removal::Gone) == Some(Removal::VolumesLeave);
+        let (name, followers) = (server.definition.name.clone(), std::mem::take(&mut server.followers));
+        self.deadlines.cancel(Timer::State(id));
+        self.fail_rounds(id);
+        let mut server = self.servers.remove(&id).expect("just seen");
+        self.forget_lists(&mut server);
+        if let Some(parent) = server.parent() {
+            return self.follow_removal(parent);
+        }
+        self.servers.insert(id, server);
+        log::info!("server={name} id={id} removed");
+        self.forget_clients(id);
+        let server = self.servers.remove(&id).expect("just seen");
+        self.tell_presence(&server, "removed");
+        self.servers.insert(id, server);
+        self.outputs.push_back(Output::LogRemove { server: id });
+        for follower in followers {
+            self.give_watcher_back(&follower.owner);
+            self.close_conn(follower.conn);
+        }
+        if took_volumes {
+            // The store need not remember them any longer.
+            self.outbox.reconcile(id);
+            self.schedule_flush();
+        }
+        self.forget(id);
+    }
+
+    /// The last of a removed server, if nothing can bring it back; and whoever waits for its end has waited long enough.
+    fn forget(&mut self, id: ServerId) {
+        let key = Key::Server(id);
+        let server = &self.servers[&id];
+        if !server.changing && !self.decisions.is_open(&key) {
+            self.names.remove(&server.definition.name);
+            self.servers.remove(&id);
+            self.outbox.forget(id);
+        }
+        if self.decisions.is_settled(&key) {
+            self.tell_removal(id, || Answer::Deleted);
+        }
+    }
+
+    /// To whoever has removed it; whoever waits for something else of it waits for nothing.
+    fn tell_removal(&mut self, id: ServerId, answer: impl Fn() -> Answer) {
+        for (conn, on) in self.parked.on_server(id) {
+            match on {
+                WaitOn::Gone(_) => self.answer(conn, answer()),
+                WaitOn::Face(_) => self.answer_greeting(conn, id),
+                WaitOn::Reply(_)
+                | WaitOn::Stored(_)
+                | WaitOn::Revoked
+                | WaitOn::Ready { .. }
+                | WaitOn::Down(_)
+                | WaitOn::Log(_)
+                | WaitOn::News
+                | WaitOn::Voice(_)
+                | WaitOn::Ears(_) => self.answer(conn, self.status_answer(id)),
+            }
+        }
+    }
+
+    // --- write-behind -------------------------------------------------------------------------------------------------
+
+    /// Hands out everything that waits to be written, if the store can take it.
+    pub(in crate::core) fn flush(&mut self) {
+        if !self.outbox.available() || !self.loaded {
+            return;
+        }
+        let (servers, tokens) = self.outbox.take_reconcile();
+        for id in servers {
+            // A change on its way decides what the row must be: not before its outcome is known.
+            if self.servers.get(&id).is_some_and(|server| server.changing) {
+                self.outbox.reconcile(id);
+                continue;
+            }
+            let op = match self.servers.get(&id) {
+                Some(server) => match server.removing {
+                    // What is wrong with its row is left as it is, until somebody puts it right or removes it.
+                    None if server.refused.is_some() => StoreOp::SetDesired { id, up: server.desired_up },
+                    None => StoreOp::InsertServer(Box::new(server.to_stored())),
+                    Some(Removal::TakesVolumes | Removal::VolumesLeave) => {
+                        StoreOp::DeleteServer { id, volumes: Some(server.definition.name.clone()) }
+                    }
+                    Some(Removal::KeepsVolumes | Removal::Gone) => StoreOp::DeleteServer { id, volumes: None },
+                },
+                None => StoreOp::DeleteServer { id, volumes: None },
+            };
+            let seq = self.outbox.issue(Pending::Reconcile { server: id });
+            self.outputs.push_back(Output::Store { seq, op });
+        }
+        for name in tokens {
+            // As above.
+            if self.outbox.is_inserting_token(&name) {
+                self.outbox.reconcile_token(name);
+                continue;
+            }
+            let op = match self.tokens.get(&name).cloned() {
+                Some(token) => StoreOp::InsertToken { id: self.entropy.uuid(), token },
+                None => StoreOp::DeleteToken { name: name.clone() },
+            };
+            let seq = self.outbox.issue(Pending::ReconcileToken { name });
+            self.outputs.push_back(Output::Store { seq, op });
+        }
+        for id in self.outbox.take_dirty() {
+            let kept = |server: &&Server| server.refused.is_none() && server.removing.is_none();
+            let Some(server) = self.servers.get(&id).filter(kept) else { continue };
+            let op = StoreOp::SaveStatus { id, status: Box::new(server.stored_status()) };
+            let seq = self.outbox.issue(Pending::Status { server: id });
+            self.outputs.push_back(Output::Store { seq, op });
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! What takes effect before it is stored: that a server is stopped or removed, that a token is revoked. The store is told
+//! as soon as it listens; if it does not, the disk keeps the decision for the next daemon. Owns which decisions are open
+//! and where each is kept; what the store must say is `outbox`'s. Invariant: whoever decided is answered once the decision
+//! is in the store or on disk, or in neither because both have failed, and never waits for longer than their deadlines.
+
+use crate::api::response::Answer;
+use crate::core::contract::Output;
+use crate::core::{Core, Timer};
+use crate::ids::{ConnId, ServerId};
+use crate::limits::{DECISION_DISK_WAIT, DECISION_RETRY, DECISIONS_KEPT_MAX, STORE_WAIT};
+use crate::model::records::Decision;
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::core) enum Key {
+    Server(ServerId),
+    Token(String),
+}
+
+impl Key {
+    fn of(decision: &Decision) -> Key {
+        match decision {
+            Decision::Stop { server } | Decision::Delete { server, .. } => Key::Server(*server),
+            Decision::Revoke { name, .. } => Key::Token(name.clone()),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// The store has been asked, and has until then.
+    Asked {
+        until_ms: u64,
+    },
+    /// The store does not take it now. The disk has been asked, and has until then.
+    Late {
+        until_ms: u64,
+    },
+    Disk,
+    /// In memory only.
+    Nowhere,
+    /// In the store. It is known here only because the disk may have it too.
+    Store,
+}
+
+struct Open {
+    decision: Decision,
+    place: Place,
+    /// A daemon that starts now may find this on disk, or what was decided before it.
+    on_disk: bool,
+}
+
+#[derive(Default)]
+pub(in crate::core) struct Decisions {
+    open: BTreeMap<Key, Open>,
+    version: u64,
+    /// What is on its way to the disk.
+    writing: Option<(u64, BTreeMap<Key, Decision>)>,
+    /// The disk does not have what it should have.
+    changed: bool,
+    /// The disk has failed, or the store has refused something: not before then.
+    disk_again_ms: Option<u64>,
+    store_again_ms: Option<u64>,
+    /// Whoever waits to hear that a token is revoked.
+    revokers: Vec<(String, ConnId)>,
+}
+
+impl Decisions {
+    /// Nobody has to wait for this one any longer.
+    pub fn is_settled(&self, key: &Key) -> bool {
+        match self.open.get(key).map(|open| open.place) {
+            Some(Place::Asked { .. } | Place::Late { .. }) => false,
+            Some(Place::Disk | Place::Nowhere | Place::Store) | None => true,
+        }
+    }
+
+    pub fn is_open(&self, key: &Key) -> bool {
+        self.open.contains_key(key)
+    }
+
+    /// The store has them all, and the disk need not have any.
+    pub fn are_recorded(&self) -> bool {
+        self.open.is_empty() && self.writing.is_none() && !self.changed
+    }
+
+    /// To the disk.
+    fn is_on_its_way(&self, key: &Key) -> bool {
+        self.writing.as_ref().is_some_and(|(_, written)| written.contains_key(key))
+    }
+
+    /// What the disk should have.
+    fn to_keep(&self) -> BTreeMap<Key, Decision> {
+        let kept = self.open.iter().filter(|(_, open)| match open.place {
+            Place::Late { .. } | Place::Disk | Place::Nowhere => true,
+            // What was decided before it may be on disk and nowhere else, and this goes further.
+            Place::Asked { .. } => open.on_disk,
+            Place::Store => false,
+        });
+        kept.take(DECISIONS_KEPT_MAX).map(|(key, open)| (key.clone(), open.decision.clone())).collect()
+    }
+
+    fn next_deadline(&self) -> Option<u64> {
+        let of_places = self.open.values().filter_map(|open| match open.place {
+            Place::Asked { until_ms } | Place::Late { until_ms } => Some(until_ms),
+            Place::Disk | Place::Nowhere | Place::Store => None,
+        });
+        of_places.chain(self.disk_again_ms).chain(self.store_again_ms).min()
+    }
+}
+
+impl Core {
+    /// It has been done. Now it must be made to last.
+    pub(in crate::core) fn decide(&mut self, decision: Decision) {
+        let key = Key::of(&decision);
+        match &key {
+            Key::Server(server) => self.outbox.reconcile(*server),
+            Key::Token(name) => self.outbox.reconcile_token(name.clone()),
+        }
+        let on_disk = self.decisions.open.get(&key).is_some_and(|open| open.on_disk);
+        let place = Place::Asked { until_ms: self.now.mono_ms + STORE_WAIT.as_millis() as u64 };
+        self.decisions.open.insert(key, Open { decision, place, on_disk });
+        self.flush();
+        if !self.outbox.available() {
+            self.decisions_are_late(|_| true);
+        }
+        self.arm_decisions();
+    }
+
+    /// What an earlier daemon had on disk: it holds as if it had been decided just now.
+    pub(in crate::core) fn decided_before(&mut self, decision: Decision) {
+        let key = Key::of(&decision);
+        match &key {
+            Key::Server(server) => self.outbox.reconcile(*server),
+            Key::Token(name) => self.outbox.reconcile_token(name.clone()),
+        }
+        self.decisions.open.insert(key, Open { decision, place: Place::Disk, on_disk: true });
+    }
+
+    pub(in crate::core) fn wait_for_revocation(&mut self, name: String, conn: ConnId) {
+        self.decisions.revokers.push((name, conn));
+    }
+
+    /// The store is away, or takes too long: those for whom `is` it is so go to the disk.
+    pub(in crate::core) fn decisions_are_late(&mut self, is: impl Fn(u64) -> bool) {
+        let until_ms = self.now.mono_ms + DECISION_DISK_WAIT.as_millis() as u64;
+        for open in self.decisions.open.values_mut() {
+            if let Place::Asked { until_ms: asked_ms } = open.place
+                && is(asked_ms)
+            {
+                open.place = Place::Late { until_ms };
+                self.decisions.changed = true;
+            }
+        }
+        self.keep_decisions();
+        self.arm_decisions();
+        self.tell_decisions();
+    }
+
+    /// The row, or the token, says what is true now.
+    pub(in crate::core) fn decision_stored(&mut self, key: &Key) {
+        let is_on_its_way = self.decisions.is_on_its_way(key);
+        match self.decisions.open.get_mut(key) {
+            None => return,
+            Some(open) if open.on_disk || is_on_its_way => {
+                open.place = Place::Store;
+                self.decisions.changed = true;
+                self.keep_decisions();
+            }
+            Some(_) => _ = self.decisions.open.remove(key),
+        }
+        self.tell_decision(key);
+    }
+
+    fn keep_decisions(&mut self) {
+        let decisions = &mut self.decisions;
+        if !decisions.changed || decisions.writing.is_some() || decisions.disk_again_ms.is_some() {
+            return;
+        }
+        decisions.changed = false;
+        decisions.version += 1;
+        let kept = decisions.to_keep();
+        let all = kept.values().cloned().collect();
+        decisions.writing = Some((decisions.version, kept));
+        self.outputs.push_back(Output::KeepDecisions { version: decisions.version, decisions: all });
+    }
+
+    pub(in crate::core) fn decisions_kept(&mut self, version: u64, outcome: Result<(), String>) {
+        let Some((_, written)) = self.decisions.writing.take_if(|(asked, _)| *asked == version) else { return };
+        if let Err(why) = &outcome {
+            log::error!("decisions that the database does not have are not on disk either: {why}");
+            self.decisions.changed = true;
+            self.decisions.disk_again_ms = Some(self.now.mono_ms + DECISION_RETRY.as_millis() as u64);
+        }
+        for (key, open) in &mut self.decisions.open {
+            let is_there = outcome.is_ok() && written.get(key) == Some(&open.decision);
+            // A write that failed may have left what was there before, or have been done all the same.
+            open.on_disk = written.contains_key(key) || (outcome.is_err() && open.on_disk);
+            open.place = match open.place {
+                Place::Late { .. } | Place::Nowhere if is_there => Place::Disk,
+                Place::Late { .. } if outcome.is_err() => Place::Nowhere,
+                place @ (Place::Asked { .. } | Place::Late { .. } | Place::Disk | Place::Nowhere | Place::Store) => {
+                    place
+                }
+            };
+        }
+        self.keep_decisions();
+        self.arm_decisions();
+        self.tell_decisions();
+    }
+
+    pub(in crate::core) fn decisions_elapsed(&mut self) {
+        let now_ms = self.now.mono_ms;
+        self.decisions.disk_again_ms.take_if(|at| *at <= now_ms);
+        if self.decisions.store_again_ms.take_if(|at| *at <= now_ms).is_some() {
+            self.outbox.try_refused_again();
+            self.schedule_flush();
+        }
+        for open in self.decisions.open.values_mut() {
+            if matches!(open.place, Place::Late { until_ms } if until_ms <= now_ms) {
+                open.place = Place::Nowhere;
+            }
+        }
+        if self
+            .decisions
+            .open
+            .values()
+            .any(|open| matches!(open.place, Place::Asked { until_ms } if until_ms <= now_ms))
+        {
+            self.outbox.stall();
+        }
+        self.decisions_are_late(|until_ms| until_ms <= now_ms);
+    }
+
+    /// Before the daemon leaves: the store has not taken them.
+    pub(in crate::core) fn leave_decisions(&mut self) {
+        self.decisions.disk_again_ms = None;
+        self.decisions_are_late(|_| true);
+    }
+
+    /// The store has refused to have a row, or a token, as it is: now and then it is asked again.
+    pub(in crate::core) fn store_refused(&mut self) {
+        self.decisions.store_again_ms.get_or_insert(self.now.mono_ms + DECISION_RETRY.as_millis() as u64);
+        self.decisions_are_late(|_| true);
+    }
+
+    fn arm_decisions(&mut self) {
+        match self.decisions.next_deadline() {
+            Some(at_ms) => self.deadlines.set(Timer::Decisions, at_ms),
+            None => self.deadlines.cancel(Timer::Decisions),
+        }
+    }
+
+    // --- those who wait ---------------------------------------------------------------------------------------------
+
+    fn tell_decisions(&mut self) {
+        let gone = |(_, open): &(&Key, &Open)| open.place == Place::Store && !open.on_disk;
+        let over = self.decisions.open.iter().filter(gone).map(|(key, _)| key.clone());
+        let over: Vec<Key> = over.filter(|key| !self.decisions.is_on_its_way(key)).collect();
+        for key in &over {
+            self.decisions.open.remove(key);
+        }
+        let open: Vec<Key> = self.decisions.open.keys().cloned().collect();
+        let revoked = self.decisions.revokers.iter().map(|(name, _)| Key::Token(name.clone()));
+        let all: BTreeSet<Key> = over.into_iter().chain(open).chain(revoked).collect();
+        for key in all {
+            self.tell_decision(&key);
+        }
+    }
+
+    fn tell_decision(&mut self, key: &Key) {
+        let place = self.decisions.open.get(key).map(|open| open.place);
+        match key {
+            Key::Server(id) => {
+                if let Some(server) = self.servers.get_mut(id) {
+                    server.unrecorded = match place {
+                        Some(Place::Disk) => Some("that it is stopped is kept on disk until the database is back"),
+                        Some(Place::Nowhere) => Some(
+                            "that it is stopped is neither in the database nor on disk: a daemon that is killed forgets it",
+                        ),
+                        Some(Place::Late { .. }) => Some("that it is stopped is being written to the disk"),
+                        Some(Place::Asked { .. } | Place::Store) | None => None,
+                    };
+                }
+                self.tell_waiting(*id);
+            }
+            Key::Token(name) => {
+                if !self.decisions.is_settled(key) {
+                    return;
+                }
+                let of_it = self.decisions.revokers.extract_if(.., |(of, _)| of == name);
+                for conn in of_it.map(|(_, conn)| conn).collect::<Vec<_>>() {
+                    self.answer(conn, Answer::TokenRevoked);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! What must still be written, and who waits for it. Owns the numbering of store operations and what each of them
+//! means; status is coalesced per server and written behind. Invariant: every operation handed out has one entry here
+//! until its outcome is known, and an unknown outcome is never forgotten: the row is made to agree with the core again.
+
+use crate::ids::{ConnId, ServerId, StoreSeq, Uuid};
+use crate::model::definition::Definition;
+use crate::model::records::Token;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+/// What an operation was for.
+#[derive(Debug)]
+pub enum Pending {
+    Register {
+        server: ServerId,
+        definition: Arc<Definition>,
+        conn: ConnId,
+        wait: bool,
+    },
+    /// A new definition, or a new desired state, or both.
+    Change {
+        server: ServerId,
+        definition: Arc<Definition>,
+        up: bool,
+        /// Whoever waits for it: several may ask for the same at once.
+        conns: Vec<ConnId>,
+        kind: ChangeKind,
+        /// What it does besides what was asked for.
+        warning: Option<&'static str>,
+    },
+    TokenInsert {
+        id: Uuid,
+        token: Token,
+        secret: String,
+        conn: ConnId,
+    },
+    Status {
+        server: ServerId,
+    },
+    /// The row, or its absence, as the core knows it.
+    Reconcile {
+        server: ServerId,
+    },
+    ReconcileToken {
+        name: String,
+    },
+    /// The token of `admin.token`, which must be there whatever else is.
+    AdminToken,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangeKind {
+    Patch,
+    Start,
+}
+
+#[derive(Default)]
+pub struct Outbox {
+    connected: bool,
+    /// An operation has been out for longer than a client would wait: the database hangs.
+    stalled: bool,
+    issued: u64,
+    pending: HashMap<StoreSeq, Pending>,
+    /// Servers whose status has changed since it was last handed out.
+    dirty: BTreeSet<ServerId>,
+    /// Servers with a status on its way.
+    saving: BTreeSet<ServerId>,
+    reconcile: BTreeSet<ServerId>,
+    reconcile_tokens: BTreeSet<String>,
+    /// As the two above, of which the store has refused the last attempt: not tried again at once.
+    refused: BTreeSet<ServerId>,
+    refused_tokens: BTreeSet<String>,
+}
+
+impl Outbox {
+    /// May a change be asked of the store now?
+    pub fn available(&self) -> bool {
+        self.connected && !self.stalled
+    }
+
+    pub fn opened(&mut self) {
+        self.connected = true;
+        self.stalled = false;
+    }
+
+    pub fn lost(&mut self) {
+        self.connected = false;
+    }
+
+    pub fn stall(&mut self) {
+        self.stalled = true;
+    }
+
+    pub fn issue(&mut self, pending: Pending) -> StoreSeq {
+        self.issued += 1;
+        let seq = StoreSeq(self.issued);
+        if let Pending::Status { server } = pending {
+            self.saving.insert(server);
+        }
+        self.pending.insert(seq, pending);
+        seq
+    }
+
+    /// The operation has an outcome: the database answers again.
+    pub fn done(&mut self, seq: StoreSeq) -> Option<Pending> {
+        self.stalled = false;
+        let pending = self.pending.remove(&seq)?;
+        if let Pending::Status { server } = pending {
+            self.saving.remove(&server);
+        }
+        Some(pending)
+    }
+
+    /// The client of this operation has been told that it failed. Its late outcome must be undone.
+    pub fn abandon(&mut self, seq: StoreSeq) -> Option<Pending> {
+        let pending = self.pending.remove(&seq)?;
+        self.disown(&pending);
+        Some(pending)
+    }
+
+    /// Whatever became of this operation, the row must agree with the core.
+    pub fn disown(&mut self, pending: &Pending) {
+        match pending {
+            Pending::Register { server, .. } | Pending::Change { server, .. } | Pending::Reconcile { server } => {
+                self.reconcile.insert(*server);
+            }
+            Pending::Status { server } => {
+                self.dirty.insert(*server);
+            }
+            Pending::TokenInsert { token: Token { name, .. }, .. } | Pending::ReconcileToken { name } => {
+                self.reconcile_tokens.insert(name.clone());
+            }
+            Pending::AdminToken => {}
+        }
+    }
+
+    /// One more client for a start that is on its way already, if it is; no PATCH is another's.
+    pub fn join_start(&mut self, server: ServerId, conn: ConnId) -> Option<StoreSeq> {
+        self.pending.iter_mut().find_map(|(seq, pending)| match pending {
+            Pending::Change { server: whose, conns, kind: ChangeKind::Start, up: true, .. } if *whose == server => {
+                conns.push(conn);
+                Some(*seq)
+            }
+            Pending::Register { .. }
+            | Pending::Change { .. }
+            | Pending::TokenInsert { .. }
+            | Pending::Status { .. }
+            | Pending::Reconcile { .. }
+            | Pending::ReconcileToken { .. }
+            | Pending::AdminToken => None,
+        })
+    }
+
+    /// Whatever change of this server is on its way, it does not bring it up any more.
+    pub fn keep_down(&mut self, server: ServerId) {
+        for pending in self.pending.values_mut() {
+            if let Pending::Change { server: whose, up, .. } = pending
+                && *whose == server
+            {
+                *up = false;
+            }
+        }
+    }
+
+    /// Definitions on their way, and whose they are.
+    pub fn proposed(&self) -> impl Iterator<Item = (ServerId, &Definition)> {
+        self.pending.values().filter_map(|pending| match pending {
+            Pending::Register { server, definition, .. } | Pending::Change { server, definition, .. } => {
+                Some((*server, &**definition))
+            }
+            Pending::TokenInsert { .. }
+            | Pending::Status { .. }
+            | Pending::Reconcile { .. }
+            | Pending::ReconcileToken { .. }
+            | Pending::AdminToken => None,
+        })
+    }
+
+    /// A token of this name is on its way.
+    pub fn is_inserting_token(&self, name: &str) -> bool {
+        self.pending.values().any(|pending| matches!(pending, Pending::TokenInsert { token, .. } if token.name == name))
+    }
+
+    pub fn mark(&mut self, server: ServerId) {
+        self.dirty.insert(server);
+    }
+
+    pub fn reconcile(&mut self, server: ServerId) {
+        self.reconcile.insert(server);
+    }
+
+    pub fn reconcile_token(&mut self, name: String) {
+        self.reconcile_tokens.insert(name);
+    }
+
+    /// The store will not have it, and may think otherwise later.
+    pub fn refuse(&mut self, pending: &Pending) {
+        match pending {
+            Pending::Reconcile { server } => _ = self.refused.insert(*server),
+            Pending::ReconcileToken { name } => _ = self.refused_tokens.insert(name.clone()),
+            Pending::Register { .. }
+            | Pending::Change { .. }
+            | Pending::TokenInsert { .. }
+            | Pending::Status { .. }
+            | Pending::AdminToken => {}
+        }
+    }
+
+    pub fn has_refused(&self) -> bool {
+        !(self.refused.is_empty() && self.refused_tokens.is_empty())
+    }
+
+    pub fn try_refused_again(&mut self) {
+        self.reconcile.append(&mut self.refused);
+        self.reconcile_tokens.append(&mut self.refused_tokens);
+    }
+
+    /// The row of this server is not known to say what is true.
+    pub fn owes(&self, server: ServerId) -> bool {
+        let is_on_its_way = |pending: &Pending| matches!(pending, Pending::Reconcile { server: on } if *on == server);
+        self.reconcile.contains(&server) || self.refused.contains(&server) || self.pending.values().any(is_on_its_way)
+    }
+
+    pub fn owes_token(&self, name: &str) -> bool {
+        let is_on_its_way = |pending: &Pending| matches!(pending, Pending::ReconcileToken { name: on } if on == name);
+        self.reconcile_tokens.contains(name)
+            || self.refused_tokens.contains(name)
+            || self.pending.values().any(is_on_its_way)
+    }
+
+    pub fn forget(&mut self, server: ServerId) {
+        self.dirty.remove(&server);
+    }
+
+    pub fn take_reconcile(&mut self) -> (BTreeSet<ServerId>, BTreeSet<String>) {
+        (std::mem::take(&mut self.reconcile), std::mem::take(&mut self.reconcile_tokens))
+    }
+
+    /// Dirty servers that have no status on its way: an older one may never overtake a newer one.
+    pub fn take_dirty(&mut self) -> Vec<ServerId> {
+        let ready: Vec<ServerId> = self.dirty.difference(&self.saving).copied().collect();
+        for server in &ready {
+            self.dirty.remove(server);
+        }
+        ready
+    }
+
+    /// Nothing is waiting and nothing is out.
+    pub fn is_clean(&self) -> bool {
+        self.pending.is_empty()
+            && self.dirty.is_empty()
+            && self.reconcile.is_empty()
+            && self.reconcile_tokens.is_empty()
+            && !self.has_refused()
+    }
+
+    pub fn has_unsent(&self) -> bool {
+        !(self.dirty.is_empty() && self.reconcile.is_empty() && self.reconcile_tokens.is_empty())
+    }
+}

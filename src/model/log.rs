@@ -1,0 +1,21 @@
+//! One entry of a server's log: what it said on stderr, what it said on stdout that was no message, and what happened to it.
+
+use crate::ids::InstanceId;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogEntry {
+    pub at_unix_ms: u64,
+    pub instance: Option<InstanceId>,
+    pub source: LogSource,
+    pub text: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogSource {
+    Stderr,
+    /// Stdout that was no JSON-RPC.
+    Noise,
+    Lifecycle,
+    /// A warning about its health.
+    Health,
+}

@@ -1,0 +1,13 @@
+//! Plain data that every layer may name: definitions, states, faults, who asks, and what the store keeps. No logic but what
+//! a value needs to be valid or to be shown.
+
+pub mod definition;
+pub mod fault;
+pub mod instance;
+pub mod log;
+pub mod news;
+pub mod principal;
+pub mod protocol;
+pub mod ranges;
+pub mod records;
+pub mod status;

@@ -1,0 +1,105 @@
+//! What the store holds and what is asked of it: rows, tokens, decisions, and the operations that change them. Plain data,
+//! a part of the contract; reads and writes nothing itself.
+
+use crate::ids::ServerId;
+use crate::model::definition::Definition;
+use crate::model::fault::Fault;
+use crate::model::status::{LastCrash, Status};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Snapshot {
+    pub servers: Vec<StoredServer>,
+    /// Rows that break a rule.
+    pub unfit: Vec<UnfitServer>,
+    pub tokens: Vec<(uuid::Uuid, Token)>,
+    /// Servers that were deleted with their volumes, whose volumes may still be there.
+    pub volume_removals: Vec<(ServerId, String)>,
+}
+
+/// A row that may not be started. What could be read of it is shown; a PATCH can put it right.
+#[derive(Clone, Debug, PartialEq)]
+pub struct UnfitServer {
+    /// Its definition has a name that is harmless, whatever the row says.
+    pub server: StoredServer,
+    /// The field and the rule.
+    pub why: Fault,
+}
+
+/// What was done at once, and must be in the store some time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Decision {
+    Stop {
+        server: ServerId,
+    },
+    Delete {
+        server: ServerId,
+        name: String,
+        volumes: bool,
+    },
+    /// The hash tells it from a later token of the same name.
+    Revoke {
+        name: String,
+        hash: [u8; 32],
+    },
+}
+
+/// One row of `kb.agent_workspaces`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredServer {
+    pub id: ServerId,
+    pub definition: Definition,
+    pub desired_up: bool,
+    pub status: StoredStatus,
+    pub created_unix_ms: u64,
+}
+
+/// What is written behind: the last known state, for the next daemon and for whoever reads the table.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredStatus {
+    pub status: Status,
+    pub restart_count: u64,
+    pub last_crash: Option<LastCrash>,
+    pub last_error: Option<String>,
+    pub last_used_unix_ms: Option<u64>,
+}
+
+/// A bearer token as it is stored: its SHA-256, never itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Token {
+    pub name: String,
+    pub hash: [u8; 32],
+    pub scopes: Vec<String>,
+    /// Empty: all servers.
+    pub servers: Vec<String>,
+    pub created_unix_ms: u64,
+}
+
+#[rustfmt::skip] // one line a word
+#[derive(Clone, Debug, PartialEq)]
+pub enum StoreOp {
+    /// Also over a row of the same id: it is made to say what is true. Volumes under its name are its own from here on.
+    InsertServer(Box<StoredServer>),
+    /// Definition and desired state of a server that is there.
+    UpdateServer { id: ServerId, definition: Arc<Definition>, desired_up: bool },
+    /// Of a server whose row is left as it is otherwise.
+    SetDesired { id: ServerId, up: bool },
+    /// Also of a server that is not there: it undoes an insert whose fate is unknown. `volumes`: those under this name are
+    /// still to be removed; none: none are.
+    DeleteServer { id: ServerId, volumes: Option<String> },
+    SaveStatus { id: ServerId, status: Box<StoredStatus> },
+    /// Also over one of the same name: the admin token of a data directory that is new.
+    InsertToken { id: uuid::Uuid, token: Token },
+    DeleteToken { name: String },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreOutcome {
+    Committed,
+    /// The database refused it (a constraint); it will refuse it again.
+    Rejected(String),
+    /// No connection, or it broke meanwhile: it may or may not have been committed.
+    Unknown(String),
+}

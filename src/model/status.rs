@@ -1,0 +1,133 @@
+//! What is shown of a server: the status object before it becomes JSON, and its parts. Plain data; who fills it decides what
+//! is true, and `api::status` how it is written.
+
+use crate::ids::{InstanceId, ServerId};
+use crate::model::definition::Definition;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// The status object of SPEC §2, before it becomes JSON.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StatusView {
+    pub id: ServerId,
+    pub definition: Arc<Definition>,
+    /// The provider in use, or the one the next start will use.
+    pub provider: String,
+    pub status: Status,
+    pub bridge_connected: bool,
+    pub restart_count: u64,
+    pub last_crash: Option<LastCrash>,
+    pub last_error: Option<String>,
+    /// Something an operator should know though it works.
+    pub warning: Option<String>,
+    /// The network in use; `none` is loopback only.
+    pub network: String,
+    pub uptime_ms: Option<u64>,
+    pub in_flight: usize,
+    pub waiting: usize,
+    pub crash_level: u32,
+    /// Wall clock time of the next start, if one is scheduled.
+    pub next_attempt_unix_ms: Option<u64>,
+    /// `serverInfo` of the handshake, byte for byte.
+    pub server_info: Option<Vec<u8>>,
+    pub protocol_version: Option<String>,
+    /// The instance that `usage` is read from when the answer is given.
+    pub instance: Option<InstanceId>,
+    /// When anything valid last came from it.
+    pub last_heard_unix_ms: Option<u64>,
+    /// What an operator should look at.
+    pub warnings: Vec<String>,
+    pub usage: Option<Usage>,
+    pub image_pull: Option<ImagePull>,
+    pub created_unix_ms: u64,
+    pub last_used_unix_ms: Option<u64>,
+}
+
+/// The last pull of a server's image, as far as it has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImagePull {
+    pub state: PullState,
+    /// The digest of the layer that was last heard of.
+    pub layer: Option<String>,
+    /// Of all layers that come.
+    pub bytes: u64,
+    pub total: u64,
+    pub error: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PullState {
+    /// For the registry, or for other pulls.
+    Waiting,
+    Downloading,
+    Unpacking,
+    Done,
+    Failed,
+}
+
+impl PullState {
+    pub fn wire(self) -> &'static str {
+        match self {
+            PullState::Waiting => "waiting",
+            PullState::Downloading => "downloading",
+            PullState::Unpacking => "unpacking",
+            PullState::Done => "done",
+            PullState::Failed => "failed",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    Starting,
+    Ready,
+    Unresponsive,
+    Stopping,
+    Stopped,
+    Restarting,
+    Backoff,
+    Failed,
+}
+
+impl Status {
+    pub fn wire(self) -> &'static str {
+        match self {
+            Status::Starting => "starting",
+            Status::Ready => "ready",
+            Status::Unresponsive => "unresponsive",
+            Status::Stopping => "stopping",
+            Status::Stopped => "stopped",
+            Status::Restarting => "restarting",
+            Status::Backoff => "backoff",
+            Status::Failed => "failed",
+        }
+    }
+
+    pub fn container_status(self) -> &'static str {
+        match self {
+            Status::Starting | Status::Ready | Status::Unresponsive | Status::Stopping => "running",
+            Status::Stopped | Status::Failed => "stopped",
+            Status::Restarting | Status::Backoff => "restarting",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LastCrash {
+    pub at_unix_ms: u64,
+    pub exit_code: Option<i32>,
+    pub signal: Option<i32>,
+    pub oom: bool,
+    pub stderr_tail: Vec<String>,
+}
+
+/// What the cgroup says of an instance.
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct Usage {
+    pub cpu_percent: f64,
+    pub cpu_ms_total: u64,
+    pub memory_bytes: u64,
+    pub pids: u64,
+    pub disk_bytes: u64,
+}

@@ -1,0 +1,137 @@
+//! The loop's side of the database: the store thread's channels, and the processes of the private cluster if there is
+//! one. Decides nothing: `store::cluster` says what to run, the core what to write.
+
+use crate::core::Core;
+use crate::core::contract::{Input, Now};
+use crate::ids::StoreSeq;
+use crate::model::instance::ExitCause;
+use crate::model::records::{StoreOp, StoreOutcome};
+use crate::os::children::reap::{Children, Role};
+use crate::store::cluster::{self, Action, Cluster, Event};
+use crate::store::thread::{Store, StoreEvent};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::collections::VecDeque;
+
+pub struct Database {
+    /// None once it is closed.
+    store: Option<Store>,
+    cluster: Option<Cluster>,
+    wake_at_ms: Option<u64>,
+    stopping: bool,
+    stopped: bool,
+}
+
+impl Database {
+    pub fn new(store: Store, cluster: Option<Cluster>) -> Database {
+        let stopped = cluster.is_none();
+        Database { store: Some(store), cluster, wake_at_ms: None, stopping: false, stopped }
+    }
+
+    pub fn start(&mut self, children: &mut Children, now: Now) {
+        self.cluster_event(Event::Start, children, now);
+    }
+
+    /// None: it is on its way. An outcome: it could not even be handed over.
+    pub fn send(&mut self, seq: StoreSeq, op: StoreOp) -> Option<StoreOutcome> {
+        match &self.store {
+            Some(store) if store.try_send(seq, op).is_ok() => None,
+            Some(_) | None => Some(StoreOutcome::Unknown("the store takes no more operations".to_string())),
+        }
+    }
+
+    /// The store thread rang.
+    pub fn heard(&mut self, core: &mut Core, now: Now) {
+        let Some(store) = &mut self.store else { return };
+        for event in store.events() {
+            let input = match event {
+                StoreEvent::Opened { snapshot } => Input::StoreOpened { snapshot },
+                StoreEvent::Lost { why } => Input::StoreLost { why },
+                StoreEvent::Done { seq, outcome } => Input::StoreDone { seq, outcome },
+            };
+            core.handle(input, now);
+        }
+    }
+
+    pub fn next_deadline(&self) -> Option<u64> {
+        self.wake_at_ms
+    }
+
+    pub fn tick(&mut self, children: &mut Children, now: Now) {
+        if self.wake_at_ms.is_some_and(|at| at <= now.mono_ms) {
+            self.wake_at_ms = None;
+            self.cluster_event(Event::Due, children, now);
+        }
+    }
+
+    pub fn child_ended(&mut self, role: &Role, cause: ExitCause, children: &mut Children, now: Now) {
+        let role = match role {
+            Role::InitDb => cluster::Role::InitDb,
+            Role::Postgres => cluster::Role::Postgres,
+            Role::Launcher(_)
+            | Role::Container(_)
+            | Role::Chore(_)
+            | Role::Emptying
+            | Role::Pull(_)
+            | Role::Sweep
+            | Role::Probe => {
+                return;
+            }
+        };
+        let detail = match cause {
+            ExitCause::Code(code) => format!("exit status {code}"),
+            ExitCause::Signal(signal) => format!("killed by signal {signal}"),
+        };
+        self.cluster_event(Event::Exited { role, ok: cause == ExitCause::Code(0), detail }, children, now);
+    }
+
+    /// Closes the store, then stops the cluster. True when nothing is left of either.
+    pub fn stop(&mut self, children: &mut Children, now: Now) -> bool {
+        if !self.stopping {
+            self.stopping = true;
+            self.close();
+            self.cluster_event(Event::Stop, children, now);
+        }
+        self.stopped
+    }
+
+    /// Lets the thread finish. This waits, bounded, and only at the very end.
+    pub fn close(&mut self) {
+        if let Some(store) = self.store.take() {
+            store.close();
+        }
+    }
+
+    fn cluster_event(&mut self, event: Event, children: &mut Children, now: Now) {
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            let Some(cluster) = &mut self.cluster else { return };
+            for action in cluster.handle(event) {
+                match action {
+                    Action::Spawn { role, program } => {
+                        match program.to_command().and_then(|mut command| command.spawn()) {
+                            Ok(child) => children.add(child.id() as i32, role_of(role)),
+                            Err(e) => events.push_back(Event::Exited { role, ok: false, detail: e.to_string() }),
+                        }
+                    }
+                    Action::Signal { role, signal } => {
+                        let pid = children.pid_of(&role_of(role));
+                        if let (Some(pid), Ok(signal)) = (pid, Signal::try_from(signal)) {
+                            _ = kill(Pid::from_raw(-pid), signal);
+                        }
+                    }
+                    Action::WakeAt { after } => self.wake_at_ms = Some(now.mono_ms + after.as_millis() as u64),
+                    Action::Down { why } => log::warn!("the private PostgreSQL is down: {why}"),
+                    Action::Stopped => self.stopped = true,
+                }
+            }
+        }
+    }
+}
+
+fn role_of(role: cluster::Role) -> Role {
+    match role {
+        cluster::Role::InitDb => Role::InitDb,
+        cluster::Role::Postgres => Role::Postgres,
+    }
+}

@@ -1,0 +1,164 @@
+//! Pulls of images, as children: starts them, hears them, ends them. Decides nothing but how many run at once; whether an
+//! image is here already is one look at the disk. Invariant: a pull has one end, `Pulled` or `PullFailed`, or is abandoned.
+
+use crate::core::Core;
+use crate::core::contract::{Input, Now};
+use crate::ids::PullId;
+use crate::limits::{PULL_LINE_MAX, PULLS_AT_ONCE};
+use crate::model::definition::PullPolicy;
+use crate::model::instance::{ExitCause, LaunchFault, LaunchFaultKind, PullStep};
+use crate::os::children::reap::{Children, Role};
+use crate::os::children::spawn;
+use crate::os::event_loop::token::Source;
+use crate::os::instances::pipes::{Drawn, Tap};
+use crate::sandbox::container::plan::Layout;
+use crate::sandbox::image::Images;
+use crate::sandbox::image::registry::{PullOrder, Registries, pull};
+use crate::wire::lines::{Line, Lines};
+use mio::Registry;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::collections::{HashMap, VecDeque};
+
+pub struct Pulls {
+    layout: Layout,
+    registries: Registries,
+    images: Images,
+    running: HashMap<PullId, Running>,
+    waiting: VecDeque<(PullId, String)>,
+    scratch: Vec<u8>,
+}
+
+struct Running {
+    pid: i32,
+    tap: Tap,
+    lines: Lines,
+    /// Its last word has been heard.
+    over: bool,
+}
+
+impl Pulls {
+    pub fn new(layout: Layout, registries: Registries) -> Pulls {
+        let images = Images::of(&layout);
+        let (running, waiting) = (HashMap::new(), VecDeque::new());
+        Pulls { layout, registries, images, running, waiting, scratch: vec![0; 16 * 1024] }
+    }
+
+    pub fn is_at_rest(&self) -> bool {
+        self.running.is_empty()
+    }
+
+    // --- what the core wants ------------------------------------------------------------------------------------
+
+    /// What is known of it at once: it is here, it cannot come, or it will be asked for.
+    pub fn begin(
+        &mut self,
+        pull: PullId,
+        image: String,
+        policy: PullPolicy,
+        children: &mut Children,
+        registry: &Registry,
+    ) -> Input<'static> {
+        match (policy, self.images.resolve(&image)) {
+            (PullPolicy::Missing | PullPolicy::Never, Ok(Some(_))) => return Input::Pulled { pull },
+            (PullPolicy::Never, Ok(None)) => {
+                let why = format!("{image} is not here, and pull_policy is never; bring it with `stdiod image import`");
+                return failed(pull, LaunchFaultKind::ImageNotFound, why);
+            }
+            (_, Err(e)) => return failed(pull, LaunchFaultKind::ImageNotFound, e.to_string()),
+            (PullPolicy::Missing, Ok(None)) | (PullPolicy::Always, Ok(_)) => {}
+        }
+        if self.running.len() >= PULLS_AT_ONCE {
+            self.waiting.push_back((pull, image));
+            return due(pull);
+        }
+        self.start(pull, image, children, registry).unwrap_or(due(pull))
+    }
+
+    /// An input if it cannot be started.
+    fn start(
+        &mut self,
+        pull: PullId,
+        image: String,
+        children: &mut Children,
+        registry: &Registry,
+    ) -> Option<Input<'static>> {
+        let parent_pid = std::process::id() as i32;
+        let order = PullOrder { image, layout: self.layout.clone(), registries: self.registries.clone(), parent_pid };
+        let started = spawn::own_child_heard(&pull::args(&order)).and_then(|(pid, pipe)| {
+            children.add(pid, Role::Pull(pull));
+            let tap = Tap::register(pipe, Source::Pull(pull), registry)?;
+            Ok(Running { pid, tap, lines: Lines::with_max(PULL_LINE_MAX), over: false })
+        });
+        match started {
+            Ok(running) => {
+                self.running.insert(pull, running);
+                None
+            }
+            Err(e) => Some(failed(pull, LaunchFaultKind::Internal, format!("the pull could not be started: {e}"))),
+        }
+    }
+
+    /// What has come so far is kept by the puller itself, however it ends.
+    pub fn abandon(&mut self, pull: PullId) {
+        self.waiting.retain(|(other, _)| *other != pull);
+        if let Some(running) = self.running.get(&pull) {
+            // ESRCH: it has just ended, and the reaper will say so.
+            _ = kill(Pid::from_raw(running.pid), Signal::SIGKILL);
+        }
+    }
+
+    // --- what the kernel says -----------------------------------------------------------------------------------
+
+    /// All that is there: a puller says little, and has nobody to say more through.
+    pub fn readable(&mut self, pull: PullId, core: &mut Core, now: Now) {
+        let Some(running) = self.running.get_mut(&pull) else { return };
+        while let Drawn::Bytes(n) = running.tap.read(&mut self.scratch) {
+            running.lines.feed(&self.scratch[..n]);
+            while let Some(line) = running.lines.next_line() {
+                let Line::Whole(line) = line else { continue };
+                let Ok(step) = serde_json::from_slice(line) else { continue };
+                running.over |= matches!(step, PullStep::Done { .. } | PullStep::Failed(_));
+                core.handle(input(pull, step), now);
+            }
+        }
+    }
+
+    pub fn child_ended(
+        &mut self,
+        pull: PullId,
+        cause: ExitCause,
+        children: &mut Children,
+        registry: &Registry,
+        core: &mut Core,
+        now: Now,
+    ) {
+        self.readable(pull, core, now);
+        if self.running.remove(&pull).is_some_and(|running| !running.over) {
+            let why = format!("the pull ended without a word ({cause:?}); the next one goes on from there");
+            core.handle(failed(pull, LaunchFaultKind::Internal, why), now);
+        }
+        while self.running.len() < PULLS_AT_ONCE {
+            let Some((next, image)) = self.waiting.pop_front() else { return };
+            if let Some(input) = self.start(next, image, children, registry) {
+                core.handle(input, now);
+            }
+        }
+    }
+}
+
+fn input(pull: PullId, step: PullStep) -> Input<'static> {
+    match step {
+        PullStep::Done { .. } => Input::Pulled { pull },
+        PullStep::Failed(why) => Input::PullFailed { pull, why },
+        PullStep::Due | PullStep::Resolved { .. } | PullStep::Layer { .. } => Input::PullProgressed { pull, step },
+    }
+}
+
+fn due(pull: PullId) -> Input<'static> {
+    Input::PullProgressed { pull, step: PullStep::Due }
+}
+
+fn failed(pull: PullId, kind: LaunchFaultKind, message: String) -> Input<'static> {
+    Input::PullFailed { pull, why: LaunchFault { kind, message } }
+}

@@ -1,0 +1,372 @@
+//! From a configuration to a loop that can run: everything that may fail with a word to the operator happens here, in
+//! order, before the first event. Blocking is fine; nobody is connected yet.
+
+use crate::api::auth::Peer;
+use crate::config::{Auth, Config, Listen};
+use crate::core::{Core, Settings};
+use crate::limits::{LOCK_WAIT, MALLOC_KEPT_MAX, MALLOC_MMAP_MIN};
+use crate::model::principal::Principal;
+use crate::os::children::database::Database;
+use crate::os::children::probes::Probes;
+use crate::os::children::pulls::Pulls;
+use crate::os::event_loop::clock::Clock;
+use crate::os::event_loop::notify::Notify;
+use crate::os::event_loop::pending::Pending;
+use crate::os::event_loop::random::random;
+use crate::os::event_loop::reactor::Reactor;
+use crate::os::event_loop::reload::Reload;
+use crate::os::event_loop::signals::Signals;
+use crate::os::event_loop::timer::Alarm;
+use crate::os::event_loop::token::Source;
+use crate::os::instances::meter::Meter;
+use crate::os::instances::{Instances, LaunchSettings};
+use crate::os::logs::files::LogFiles;
+use crate::os::logs::filter::LogFilter;
+use crate::os::net::client::Socket;
+use crate::os::net::clients::Clients;
+use crate::os::net::descriptors::Descriptors;
+use crate::os::net::unix_socket;
+use crate::sandbox::container::plan::{Layout, Networking, Runtime, default_reserve_bytes};
+use crate::sandbox::host::cgroup::Hierarchies;
+use crate::sandbox::host::probe;
+use crate::sandbox::image::Images;
+use crate::shares::{Owner, Resource, Shares};
+use crate::store::cluster::Cluster;
+use crate::store::premises;
+use crate::store::thread::Store;
+use mio::net::{TcpListener, UnixListener};
+use mio::{Interest, Poll, Waker};
+use nix::fcntl::{Flock, FlockArg};
+use nix::unistd::Gid;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The parts of a loop, made but not yet running.
+pub struct Boot {
+    pub poll: Poll,
+    pub clock: Clock,
+    pub core: Core,
+    pub signals: Signals,
+    pub alarm: Alarm,
+    pub listeners: Vec<Listener>,
+    pub clients: Clients,
+    pub shares: Shares,
+    pub instances: Instances,
+    pub pulls: Pulls,
+    pub database: Database,
+    pub pending: Pending,
+    pub logs: LogFiles,
+    pub notify: Notify,
+    pub reload: Reload,
+    pub probes: Probes,
+}
+
+/// Runs the daemon until it is asked to stop. An error is a sentence for the operator. `file`: where the configuration
+/// came from, to be read again on SIGHUP.
+pub fn serve(config: Config, file: Option<PathBuf>, filter: &'static LogFilter) -> Result<(), String> {
+    make_data_dir(&config.data_dir)?;
+    // Held until the process ends: two daemons on one data directory would sweep each other's containers.
+    let _lock = lock(&config.data_dir)?;
+    let boot = prepare(&config, file, filter)?;
+    Reactor::new(boot).run().map_err(|e| format!("the event loop failed: {e}"))?;
+    // The last container is gone; so is the last reason for the cgroup above them.
+    if let Some(cgroups) = Hierarchies::of_this_host() {
+        cgroups.parent(&Layout::of(config.data_dir)).remove_if_empty();
+    }
+    Ok(())
+}
+
+/// Large buffers come and go with large answers. Without this each would be new memory from the kernel, which clears it
+/// page by page: more work than all the rest of the answer.
+fn keep_freed_memory() {
+    // SAFETY: takes plain numbers, and glibc holds its own lock meanwhile, whatever other threads allocate. Another libc
+    // may not know them, and goes on as it is.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, MALLOC_MMAP_MIN as i32);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, MALLOC_KEPT_MAX as i32);
+    }
+}
+
+fn prepare(config: &Config, file: Option<PathBuf>, filter: &'static LogFilter) -> Result<Boot, String> {
+    let failed = |what: &str| {
+        let what = what.to_string();
+        move |e: io::Error| format!("{what}: {e}")
+    };
+    keep_freed_memory();
+    let descriptors = Descriptors::all_there_are();
+    nix::sys::prctl::set_child_subreaper(true).map_err(|e| format!("cannot become a subreaper: {e}"))?;
+    let poll = Poll::new().map_err(failed("epoll"))?;
+    let mut signals = Signals::install().map_err(failed("signals"))?;
+    poll.registry()
+        .register(signals.socket(), Source::Signals.token(), Interest::READABLE)
+        .map_err(failed("signals"))?;
+    let alarm = Alarm::new(poll.registry()).map_err(failed("the timer"))?;
+    let listeners = listen(config, &poll)?;
+
+    let layout = Layout::of(config.data_dir.clone());
+    let (runtimes, missing) = find_runtimes(config);
+    let networking = Networking {
+        default: config.default_network.clone(),
+        conf_dirs: config.network_dirs.clone(),
+        allow_private: config.allow_private.clone(),
+        host_allowed: config.allow_host_network,
+    };
+    let cluster = match &config.database_url {
+        Some(_) => None,
+        None => Some(Cluster::new(premises::prepare(&config.data_dir)?)),
+    };
+    let conninfo = match (&config.database_url, &cluster) {
+        (Some(url), _) => url.reveal().to_string(),
+        (None, Some(cluster)) => cluster.conninfo(),
+        (None, None) => unreachable!("no URL, so there is a cluster"),
+    };
+    let waker = Arc::new(Waker::new(poll.registry(), Source::Threads.token()).map_err(failed("waker"))?);
+    let wake = || {
+        let waker = Arc::clone(&waker);
+        move || _ = waker.wake()
+    };
+    let (pending, decisions) = Pending::spawn(&config.data_dir, wake()).map_err(failed("the thread for decisions"))?;
+    let seed = random().map_err(failed("/dev/urandom"))?;
+    let core = Core::new(Settings {
+        default_provider: config.default_provider.clone(),
+        providers: vec![config.default_provider.clone()],
+        usable: Vec::new(),
+        default_warning: None,
+        unusable: missing.clone(),
+        default_network: config.default_network.clone(),
+        allow_host_network: config.allow_host_network,
+        hosting: config.hosting_enabled,
+        separator: config.tool_separator.clone(),
+        admin_token_hash: admin_token(&config.data_dir, &seed)?,
+        decisions,
+        seed: random().map_err(failed("/dev/urandom"))?,
+    });
+    let store = Store::spawn(conninfo, wake()).map_err(|e| e.to_string())?;
+    let logs = LogFiles::spawn(&config.data_dir, wake()).map_err(failed("the directory for servers' logs"))?;
+    let disk_reserve_bytes = match config.disk_reserve_bytes {
+        Some(bytes) => bytes,
+        None => default_reserve_bytes(&config.data_dir).map_err(failed("the size of data_dir's disk"))?,
+    };
+    let meter =
+        Meter::spawn(config.data_dir.clone(), disk_reserve_bytes, wake()).map_err(failed("the meter's thread"))?;
+    let reload = Reload::new(config.clone(), file, filter);
+
+    let pulls = Pulls::new(layout.clone(), config.registries());
+    let images = Images::of(&layout);
+    let boot_id = format!("{:08x}", u32::from_le_bytes(seed[..4].try_into().expect("4 of 32")));
+    let settings = LaunchSettings {
+        layout: layout.clone(),
+        networking: networking.clone(),
+        host_paths: config.host_paths.clone(),
+        disk_reserve_bytes,
+        boot_id,
+    };
+    let mut instances = Instances::new(settings, meter, descriptors);
+    let probes = Probes::begin(&layout, runtimes, missing, &mut instances.children)
+        .map_err(failed("the sweep of leftovers cannot be started"))?;
+    Ok(Boot {
+        poll,
+        clock: Clock::start(),
+        core,
+        signals,
+        alarm,
+        listeners,
+        clients: Clients::new(images, config.registries(), networking, descriptors),
+        shares: shares_of_this_host(descriptors),
+        probes,
+        instances,
+        pulls,
+        database: Database::new(store, cluster),
+        pending,
+        logs,
+        notify: Notify::from_environment(),
+        reload,
+    })
+}
+
+// --- the data directory -------------------------------------------------------------------------------------------
+
+/// Traversable, because PostgreSQL runs as another user below it; everything in it is closed by itself.
+fn make_data_dir(dir: &Path) -> Result<(), String> {
+    let failed = |e: io::Error| format!("data_dir {}: {e}", dir.display());
+    DirBuilder::new().recursive(true).mode(0o711).create(dir).map_err(failed)?;
+    fs::create_dir_all(dir.join("run")).map_err(failed)?;
+    fs::set_permissions(dir.join("run"), fs::Permissions::from_mode(0o700)).map_err(failed)
+}
+
+fn lock(dir: &Path) -> Result<Flock<File>, String> {
+    let path = dir.join("lock");
+    let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
+    let mut wanted = file.map_err(|e| format!("{}: {e}", path.display()))?;
+    let until = Instant::now() + LOCK_WAIT;
+    loop {
+        wanted = match Flock::lock(wanted, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => return Ok(lock),
+            // Of a daemon that was killed, a child on its way to its exec may have the lock for a moment longer.
+            Err((file, _)) if Instant::now() < until => file,
+            Err(_) => {
+                let dir = dir.display();
+                return Err(format!("another stdiod runs on {dir}; stop it, or give this one another data_dir"));
+            }
+        };
+        std::thread::sleep(LOCK_WAIT / 50);
+    }
+}
+
+/// Reads the admin token, or makes it at the first start. The store has only its hash.
+fn admin_token(dir: &Path, seed: &[u8; 32]) -> Result<[u8; 32], String> {
+    let path = dir.join("admin.token");
+    let failed = |e: io::Error| format!("{}: {e}", path.display());
+    let token = match fs::read_to_string(&path) {
+        Ok(text) if text.trim().len() >= 32 => text.trim().to_string(),
+        Ok(_) => return Err(format!("{} holds no token; remove it to get a new one", path.display())),
+        Err(e) if e.kind() == ErrorKind::NotFound => {
+            let token = crate::core::entropy::Entropy::new(*seed).token();
+            let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&path).map_err(failed)?;
+            writeln!(file, "{token}").and_then(|()| file.sync_all()).map_err(failed)?;
+            log::info!("the admin token is in {}", path.display());
+            token
+        }
+        Err(e) => return Err(failed(e)),
+    };
+    Ok(Sha256::digest(token.as_bytes()).into())
+}
+
+/// As `limits.rs` plans it, and less where the kernel lets this process have fewer descriptors.
+fn shares_of_this_host(descriptors: Descriptors) -> Shares {
+    let mut shares = Shares::default();
+    shares.narrow(Resource::Connections, descriptors.for_clients());
+    // Two descriptors each, and no more than half of all.
+    shares.narrow(Resource::Relays, descriptors.for_clients() / 4);
+    shares
+}
+
+// --- what the host can do -------------------------------------------------------------------------------------------
+
+/// The runtimes that are installed, and why others are not; whether they work is found out by `Probes`.
+fn find_runtimes(config: &Config) -> (BTreeMap<String, Runtime>, Vec<(String, String)>) {
+    let (mut found, mut missing) = (BTreeMap::new(), Vec::new());
+    for (name, provider) in &config.providers {
+        match probe::find(name, provider) {
+            Ok(runtime) => _ = found.insert(name.clone(), runtime),
+            Err(why) => {
+                log::warn!("provider {name} is not usable: {why}");
+                missing.push((name.clone(), why));
+            }
+        }
+    }
+    (found, missing)
+}
+
+// --- listeners ----------------------------------------------------------------------------------------------------
+
+pub struct Listener {
+    kind: Kind,
+    address: String,
+    /// Without a token, whoever reaches it is trusted.
+    open: bool,
+}
+
+/// A client that has just connected, and whose it is before it says more.
+pub struct Came {
+    pub socket: Socket,
+    pub peer: Peer,
+    pub owner: Owner,
+}
+
+enum Kind {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+/// What is configured, and the control socket, which nothing opens to others.
+fn listen(config: &Config, poll: &Poll) -> Result<Vec<Listener>, String> {
+    let group = config.socket_group.as_deref().map(unix_socket::group).transpose();
+    let group = group.map_err(|why| format!("socket_group: {why}"))?;
+    let control = (Listen::Unix(config.control_socket()), Auth::Tokens, None);
+    let configured = config.listen.iter().map(|wanted| (wanted.clone(), config.auth, group));
+    let mut listeners = Vec::new();
+    for (index, (wanted, auth, group)) in configured.chain([control]).enumerate() {
+        let mut listener = Listener::bind(&wanted, auth, group).map_err(|e| {
+            format!("cannot listen on {wanted}: {e}; another daemon may be there, or choose another `listen`")
+        })?;
+        let token = Source::Listener(index).token();
+        let registered = match &mut listener.kind {
+            Kind::Tcp(socket) => poll.registry().register(socket, token, Interest::READABLE),
+            Kind::Unix(socket) => poll.registry().register(socket, token, Interest::READABLE),
+        };
+        registered.map_err(|e| format!("cannot listen on {wanted}: {e}"))?;
+        listeners.push(listener);
+    }
+    Ok(listeners)
+}
+
+impl Listener {
+    /// `group`: who else may open it, if it is a unix socket.
+    fn bind(wanted: &Listen, auth: Auth, group: Option<Gid>) -> io::Result<Listener> {
+        let open = auth == Auth::Off;
+        match wanted {
+            Listen::Tcp(address) => {
+                let socket = TcpListener::bind(*address)?;
+                let address = format!("http://{}", socket.local_addr()?);
+                Ok(Listener { kind: Kind::Tcp(socket), address, open })
+            }
+            Listen::Unix(path) => {
+                let socket = unix_socket::bind(path, group)?;
+                Ok(Listener { kind: Kind::Unix(socket), address: wanted.to_string(), open })
+            }
+        }
+    }
+
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The next client; none if nobody waits.
+    pub fn accept(&self) -> io::Result<Option<Came>> {
+        loop {
+            let accepted = match &self.kind {
+                Kind::Tcp(listener) => listener.accept().map(|(socket, from)| {
+                    // An answer is one write; there is nothing to wait for.
+                    _ = socket.set_nodelay(true);
+                    let peer = if self.open { Peer::Open } else { Peer::Token };
+                    (Socket::Tcp(socket), Owner::at(from.ip()), peer)
+                }),
+                Kind::Unix(listener) => listener.accept().map(|(socket, _)| {
+                    let uid = unix_socket::peer_uid(&socket);
+                    let trusted = self.open || uid.is_some_and(unix_socket::is_root_or_us);
+                    let peer = if trusted { Peer::Trusted } else { Peer::Token };
+                    // Whom the kernel cannot name is nobody in particular.
+                    (Socket::Unix(socket), Owner::User(uid.unwrap_or(u32::MAX)), peer)
+                }),
+            };
+            match accepted {
+                Ok((socket, _, peer @ (Peer::Open | Peer::Trusted))) => {
+                    let owner = Owner::Principal(Principal::anonymous().name);
+                    return Ok(Some(Came { socket, peer, owner }));
+                }
+                Ok((socket, owner, peer @ Peer::Token)) => return Ok(Some(Came { socket, peer, owner })),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(None),
+                Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Kind::Unix(_) = self.kind
+            && let Some(path) = self.address.strip_prefix("unix:")
+        {
+            _ = fs::remove_file(path);
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! The loop and what turns it: its phases, what an event is about, the clock, signals, and how it begins.
+
+pub mod boot;
+pub mod clock;
+pub mod notify;
+pub mod pending;
+pub mod random;
+pub mod reactor;
+pub mod reload;
+pub mod signals;
+pub mod timer;
+pub mod token;

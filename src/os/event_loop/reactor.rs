@@ -1,0 +1,461 @@
+//! The loop. One thread, one `poll`, and in every turn the same phases in the same order; the order is the design:
+//!
+//! 1. sleep until something happens or is due;
+//! 2. read the clock, once;
+//! 3. what became ready becomes inputs, deaths first, each source within its budget (a death is answered, by 5, before
+//!    the next one);
+//! 4. deadlines that have passed;
+//! 5. do what the core wants until it wants nothing more: a failure is a new input, never a recursion; then launchers
+//!    get their turns;
+//! 6. write what is to be written, close what is over; last, large answers and loud servers move on by a piece.
+//!
+//! Nothing in a turn blocks but the first.
+
+use crate::api::response::Answer;
+use crate::core::Core;
+use crate::core::contract::{Input, Now, Output};
+use crate::limits::{ACCEPT_PAUSE, HOLD, LAST_ANSWERS};
+use crate::model::instance::ExitCause;
+use crate::os::children::database::Database;
+use crate::os::children::probes::{Probes, Verdict};
+use crate::os::children::pulls::Pulls;
+use crate::os::children::reap::Role;
+use crate::os::event_loop::boot::{Boot, Listener};
+use crate::os::event_loop::clock::Clock;
+use crate::os::event_loop::notify::Notify;
+use crate::os::event_loop::pending::Pending;
+use crate::os::event_loop::reload::Reload;
+use crate::os::event_loop::signals::Signals;
+use crate::os::event_loop::timer::Alarm;
+use crate::os::event_loop::token::Source;
+use crate::os::instances::Instances;
+use crate::os::logs::files::LogFiles;
+use crate::os::net::clients::Clients;
+use crate::sandbox::host::probe;
+use crate::shares::Shares;
+use mio::event::Event;
+use mio::{Events, Poll};
+use std::io;
+use std::time::Duration;
+
+pub struct Reactor {
+    poll: Poll,
+    clock: Clock,
+    core: Core,
+    signals: Signals,
+    alarm: Alarm,
+    listeners: Vec<Listener>,
+    /// A listener whose accept failed for want of descriptors is tried again after this time.
+    accept_again_ms: Option<u64>,
+    clients: Clients,
+    /// Who has how much of what clients and servers can make this process hold.
+    shares: Shares,
+    instances: Instances,
+    pulls: Pulls,
+    database: Database,
+    pending: Pending,
+    logs: LogFiles,
+    notify: Notify,
+    reload: Reload,
+    probes: Probes,
+    announced: bool,
+    /// Until then clients may take the last of their answers; none: they may not.
+    leave_by_ms: Option<u64>,
+    exit: Exit,
+}
+
+/// How far the end has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Exit {
+    Running,
+    /// The core is done; children and the database are on their way out.
+    Leaving,
+    Over,
+}
+
+impl Reactor {
+    pub fn new(boot: Boot) -> Reactor {
+        Reactor {
+            poll: boot.poll,
+            clock: boot.clock,
+            core: boot.core,
+            signals: boot.signals,
+            alarm: boot.alarm,
+            listeners: boot.listeners,
+            accept_again_ms: None,
+            clients: boot.clients,
+            shares: boot.shares,
+            instances: boot.instances,
+            pulls: boot.pulls,
+            database: boot.database,
+            pending: boot.pending,
+            logs: boot.logs,
+            notify: boot.notify,
+            reload: boot.reload,
+            probes: boot.probes,
+            announced: false,
+            leave_by_ms: None,
+            exit: Exit::Running,
+        }
+    }
+
+    pub fn run(mut self) -> io::Result<()> {
+        let mut events = Events::with_capacity(1024);
+        let mut now = self.clock.now();
+        self.database.start(&mut self.instances.children, now);
+        while self.exit != Exit::Over {
+            let timeout = self.sleep_for(now)?;
+            if let Err(e) = self.poll.poll(&mut events, timeout)
+                && e.kind() != io::ErrorKind::Interrupted
+            {
+                return Err(e);
+            }
+            now = self.clock.now();
+            self.clients.serve_runnable(&mut self.core, &mut self.shares, now);
+            self.instances.ports.serve_runnable(&self.core, (self.poll.registry(), &mut self.shares, now));
+            // The dead first: everything they ever said is read then, and that their pipes are closed is no more news.
+            let of_signals = |event: &&Event| Source::of(event.token()) == Source::Signals;
+            for event in events.iter().filter(of_signals) {
+                self.woke(event, now);
+            }
+            for event in events.iter().filter(|event| !of_signals(event)) {
+                self.woke(event, now);
+            }
+            self.pass_deadlines(now);
+            self.perform(now);
+            // Whatever was done of late, a token may be gone by now.
+            self.instances.ports.pairs.end_revoked(self.core.tokens(), &mut self.shares, now);
+            self.instances.give_turns(now);
+            self.clients.flush(&mut self.core, &mut self.shares, now);
+            self.move_large(now);
+            self.announce(now);
+            self.follow_exit(now);
+        }
+        self.database.close();
+        self.pending.close();
+        self.logs.close();
+        Ok(())
+    }
+
+    // --- 1: sleep ---------------------------------------------------------------------------------------------------
+
+    /// `now` is the last turn's: a deadline may be late by what that took, and rings then.
+    fn sleep_for(&mut self, now: Now) -> io::Result<Option<Duration>> {
+        // What the last phase gave the core to do counts too: a client that was dropped may have freed another's slot.
+        if self.clients.has_runnable() || self.instances.ports.has_runnable() || self.core.has_output() {
+            return Ok(Some(Duration::ZERO));
+        }
+        if self.clients.has_large() || self.instances.has_large() {
+            // A small answer may come before that.
+            let held = self.instances.pace.is_held(now.mono_ms);
+            return Ok(Some(if held { HOLD } else { Duration::ZERO }));
+        }
+        let due = [
+            self.core.next_deadline(),
+            self.clients.next_deadline(),
+            self.database.next_deadline(),
+            self.notify.next_deadline(),
+            self.instances.next_deadline(),
+            self.accept_again_ms,
+            self.leave_by_ms,
+        ];
+        if let Some(due_ms) = due.into_iter().flatten().min() {
+            self.alarm.set(due_ms, now.mono_ms)?;
+        }
+        Ok(None)
+    }
+
+    // --- 3: what became ready -----------------------------------------------------------------------------------
+
+    fn woke(&mut self, event: &Event, now: Now) {
+        match Source::of(event.token()) {
+            Source::Listener(index) => self.accept(index, now),
+            Source::Client(conn) => self.clients.woke(conn, event, &mut self.core, &mut self.shares, now),
+            Source::Stdin(instance) => self.instances.stdin_writable(instance, self.poll.registry()),
+            Source::Stdout(instance) => {
+                let (ended, registry) = (event.is_read_closed(), self.poll.registry());
+                self.instances.stdout_readable(instance, ended, registry, &mut self.core, now);
+            }
+            Source::Stderr(instance) => {
+                let (ended, registry) = (event.is_read_closed(), self.poll.registry());
+                self.instances.stderr_readable(instance, ended, registry, &mut self.core, now);
+            }
+            Source::Pull(pull) => self.pulls.readable(pull, &mut self.core, now),
+            Source::Signals => self.signalled(now),
+            // What is due is looked for in every turn.
+            Source::Alarm => self.alarm.rang(),
+            Source::Threads => self.threads_rang(now),
+            Source::Port(token) => {
+                let with = (self.poll.registry(), &mut self.shares, now);
+                self.instances.ports.woke(token, event, &mut self.core, with);
+            }
+            Source::Pair(number) => self.instances.ports.pairs.woke(number, event, &mut self.shares, now),
+        }
+    }
+
+    fn accept(&mut self, index: usize, now: Now) {
+        // None: it was closed in this very turn, because the daemon is leaving.
+        while let Some(listener) = self.listeners.get(index) {
+            match listener.accept() {
+                Ok(Some(came)) => {
+                    let registry = self.poll.registry();
+                    if let Err(e) = self.clients.admit(came, registry, &mut self.core, &mut self.shares, now) {
+                        log::warn!("a client was dropped: {e}");
+                    }
+                }
+                Ok(None) => return,
+                Err(e) => {
+                    // Out of descriptors, most likely. The edge will not come again, so come back by ourselves.
+                    log::warn!("cannot accept: {e}");
+                    self.accept_again_ms = Some(now.mono_ms + ACCEPT_PAUSE.as_millis() as u64);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn threads_rang(&mut self, now: Now) {
+        self.database.heard(&mut self.core, now);
+        for (instance, free_bytes) in self.instances.meter.heard() {
+            self.instances.end_greedy(instance, free_bytes);
+        }
+        for (version, outcome) in self.pending.kept() {
+            self.core.handle(Input::DecisionsKept { version, outcome }, now);
+        }
+        for (server, entries) in self.logs.restored() {
+            self.core.handle(Input::LogRestored { server, entries }, now);
+        }
+    }
+
+    fn signalled(&mut self, now: Now) {
+        let signalled = self.signals.clear();
+        for _ in 0..signalled.stop {
+            self.notify.stopping("stopping every server");
+            self.core.handle(Input::ShutdownAsked, now);
+            self.listeners.clear();
+            // A second signal means now, for clients too.
+            self.leave_by_ms = None;
+        }
+        if signalled.reload {
+            self.notify.reloading();
+            if let Some(default_provider) = self.reload.again() {
+                self.core.handle(Input::Reconfigured { default_provider }, now);
+            }
+            self.notify.reloaded();
+        }
+        if signalled.summary {
+            self.summarise();
+        }
+        self.instances.children.hurry();
+        let ended = self.instances.children.reap();
+        let instances = ended.iter().filter(|(_, role, _)| matches!(role, Role::Container(_))).count();
+        match instances {
+            // Other children are not worth the hurry, and what follows them (a probe of every provider) must have none of it.
+            0 => self.instances.children.calm(),
+            1 => {}
+            _ => log::info!("{instances} instances ended in one turn"),
+        }
+        for (pid, role, cause) in ended {
+            match role {
+                Role::Sweep => {
+                    // Whoever is leaving need not know what can run here.
+                    if self.core.is_accepting() {
+                        self.probes.swept(cause, &mut self.instances.children);
+                        self.follow_probes(now);
+                    }
+                }
+                Role::Probe => {
+                    // By a signal, or a panic: it has not cleared its container away.
+                    if !matches!(cause, ExitCause::Code(0 | 1)) {
+                        self.instances.discard_container(probe::container_id(pid));
+                    }
+                    if self.core.is_accepting() {
+                        self.probes.ended(pid, cause, &mut self.instances.children);
+                        self.follow_probes(now);
+                    } else {
+                        self.probes.forget(pid);
+                    }
+                }
+                Role::InitDb | Role::Postgres => {
+                    self.database.child_ended(&role, cause, &mut self.instances.children, now);
+                }
+                Role::Pull(pull) => {
+                    let registry = self.poll.registry();
+                    self.pulls.child_ended(pull, cause, &mut self.instances.children, registry, &mut self.core, now);
+                }
+                Role::Launcher(_) | Role::Container(_) | Role::Chore(_) | Role::Emptying => {
+                    self.instances.child_ended(role, cause, &mut self.core, now);
+                    // At once, and not when all the others have been looked at too: of fifty that die together each
+                    // would wait for the last words of all.
+                    self.perform(now);
+                }
+            }
+        }
+        self.instances.children.calm();
+    }
+
+    /// Nothing of an earlier life is left, and it is known what can run here: servers may start.
+    fn follow_probes(&mut self, now: Now) {
+        if let Some(Verdict { usable, unusable }) = self.probes.verdict() {
+            let providers = usable.keys().cloned().collect();
+            self.instances.provide(usable);
+            self.core.handle(Input::Swept { providers, unusable }, now);
+        }
+    }
+
+    // --- 4: deadlines -------------------------------------------------------------------------------------------------
+
+    fn pass_deadlines(&mut self, now: Now) {
+        self.core.tick(now);
+        self.instances.ports.tick((self.poll.registry(), &mut self.shares, now));
+        self.instances.release_held(self.poll.registry(), now);
+        self.clients.expire(&mut self.core, &mut self.shares, now);
+        self.database.tick(&mut self.instances.children, now);
+        self.notify.tick(|| self.core.status_line(), now.mono_ms);
+        if self.accept_again_ms.is_some_and(|at| at <= now.mono_ms) {
+            self.accept_again_ms = None;
+            for index in 0..self.listeners.len() {
+                self.accept(index, now);
+            }
+        }
+    }
+
+    // --- 5: what the core wants ---------------------------------------------------------------------------------
+
+    fn perform(&mut self, now: Now) {
+        for handed in self.clients.take_handed() {
+            self.instances.ports.relay(handed, (self.poll.registry(), &mut self.shares, now));
+        }
+        while let Some(output) = self.core.poll_output() {
+            match output {
+                Output::Answer { conn, answer } => {
+                    let answer = self.with_usage(answer);
+                    self.clients.answer(conn, answer, &mut self.core, &mut self.shares, now);
+                }
+                Output::Event { conn, event } => self.clients.event(conn, &event),
+                Output::News { conn, news } => self.clients.news(conn, &news),
+                Output::EndStream { conn } => self.clients.end_stream(conn),
+                Output::Pull { pull, image, policy } => {
+                    let children = &mut self.instances.children;
+                    let known = self.pulls.begin(pull, image, policy, children, self.poll.registry());
+                    self.core.handle(known, now);
+                }
+                Output::AbandonPull { pull } => self.pulls.abandon(pull),
+                Output::Launch { instance, provider, definition } => {
+                    let launched = self.instances.launch(instance, &provider, &definition, self.poll.registry());
+                    if let Err(why) = launched {
+                        self.core.handle(Input::LaunchFailed { instance, why }, now);
+                    }
+                }
+                Output::Knock { instance } => self.instances.ports.knock(instance, now),
+                Output::Write { instance, bytes, call } => {
+                    if !self.instances.write(instance, bytes, call.is_some(), self.poll.registry(), now)
+                        && let Some(call) = call
+                    {
+                        self.core.handle(Input::Unwritten { call }, now);
+                    }
+                }
+                Output::Reply { instance, bytes } => self.instances.reply(instance, bytes, self.poll.registry()),
+                Output::CloseStdin { instance } => self.instances.close_stdin(instance, self.poll.registry()),
+                Output::Signal { instance, signal } => self.instances.signal(instance, signal),
+                Output::Discard { instance } => self.instances.discard(instance, &mut self.shares, now),
+                Output::RemoveVolumes { server, name } => self.instances.remove_volumes(server, name),
+                Output::Store { seq, op } => {
+                    if let Some(outcome) = self.database.send(seq, op) {
+                        self.core.handle(Input::StoreDone { seq, outcome }, now);
+                    }
+                }
+                Output::KeepDecisions { version, decisions } => {
+                    if let Some(outcome) = self.pending.keep(version, decisions) {
+                        self.core.handle(Input::DecisionsKept { version, outcome }, now);
+                    }
+                }
+                Output::LogKeep { server, entry } => self.logs.keep(server, entry),
+                Output::LogRestore { server } => self.logs.restore(server),
+                Output::LogRemove { server } => self.logs.remove(server),
+                Output::Exit => {
+                    self.exit = Exit::Leaving;
+                    self.leave_by_ms = Some(now.mono_ms + LAST_ANSWERS.as_millis() as u64);
+                }
+            }
+        }
+    }
+
+    fn with_usage(&mut self, mut answer: Answer) -> Answer {
+        match &mut answer {
+            Answer::Registered(view) | Answer::Status(view) => {
+                view.usage = view.instance.and_then(|instance| self.instances.usage_now(instance));
+            }
+            Answer::List(views) => {
+                for view in views {
+                    view.usage = view.instance.and_then(|instance| self.instances.usage(instance));
+                }
+            }
+            Answer::Deleted
+            | Answer::Result(_)
+            | Answer::ServerError { .. }
+            | Answer::Tools(_)
+            | Answer::Logs { .. }
+            | Answer::News(_)
+            | Answer::Stream { .. }
+            | Answer::McpResult { .. }
+            | Answer::McpList { .. }
+            | Answer::Message { .. }
+            | Answer::Accepted
+            | Answer::SessionEnded
+            | Answer::Ready { .. }
+            | Answer::TokenCreated { .. }
+            | Answer::Tokens(_)
+            | Answer::TokenRevoked
+            | Answer::Refused(_) => {}
+        }
+        answer
+    }
+
+    /// For SIGUSR1: everything an operator may want to know, and nothing that is secret.
+    fn summarise(&self) {
+        log::info!("summary: {}", self.core.status_line());
+        let fds = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+        let (clients, children) = (self.clients.len(), self.instances.children.len());
+        let (dropped, held_back) = (self.logs.dropped(), self.instances.held_back());
+        log::info!("summary: {clients} clients, {children} children, {fds} descriptors, {dropped} log entries dropped");
+        log::info!("summary: {held_back} outputs of servers are held back");
+        for line in self.shares.summary().into_iter().chain(self.core.summary()) {
+            log::info!("summary: {line}");
+        }
+    }
+
+    // --- 6: large answers -------------------------------------------------------------------------------------------
+
+    fn move_large(&mut self, now: Now) {
+        if let Some(most) = self.instances.pace.portion(now.mono_ms) {
+            self.instances.read_large(most, self.poll.registry(), &mut self.core, now);
+            self.clients.write_large(most, &mut self.core, &mut self.shares, now);
+        }
+    }
+
+    // --- beginning and end ------------------------------------------------------------------------------------------
+
+    fn announce(&mut self, now: Now) {
+        if !self.announced && self.core.is_running() {
+            self.announced = true;
+            for listener in &self.listeners {
+                log::info!("listening on {}", listener.address());
+            }
+            self.notify.ready(&self.core.status_line(), now.mono_ms);
+        }
+    }
+
+    /// The core is done. The last answers go out, the clean-ups end, and the database stops after its last write.
+    fn follow_exit(&mut self, now: Now) {
+        if self.exit == Exit::Leaving
+            && self.instances.is_at_rest()
+            && self.pulls.is_at_rest()
+            && self.probes.is_idle()
+            && (self.clients.unanswered() == 0 || self.leave_by_ms.is_none_or(|at| at <= now.mono_ms))
+            && self.database.stop(&mut self.instances.children, now)
+        {
+            self.exit = Exit::Over;
+        }
+    }
+}

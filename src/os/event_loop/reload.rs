@@ -1,0 +1,62 @@
+//! SIGHUP: the configuration is read again, what can change while the daemon runs is changed, and the rest is named. A
+//! file that is wrong changes nothing.
+
+use crate::config::Config;
+use crate::os::logs::filter::LogFilter;
+use std::path::PathBuf;
+
+pub struct Reload {
+    config: Config,
+    file: Option<PathBuf>,
+    filter: &'static LogFilter,
+}
+
+impl Reload {
+    pub fn new(config: Config, file: Option<PathBuf>, filter: &'static LogFilter) -> Reload {
+        Reload { config, file, filter }
+    }
+
+    /// The default provider, if it has changed. One small file is read; this is the one time the loop does so.
+    pub fn again(&mut self) -> Option<String> {
+        let fresh = match Config::load(self.file.as_deref()) {
+            Ok(fresh) => fresh,
+            Err(e) => {
+                log::error!("SIGHUP: the configuration stays as it was: {e}");
+                return None;
+            }
+        };
+        self.filter.set(&fresh.log);
+        let later = needs_restart(&self.config, &fresh);
+        match later.is_empty() {
+            true => log::info!("SIGHUP: the configuration was read again"),
+            false => log::warn!("SIGHUP: read again, but {} change only with a restart", later.join(", ")),
+        }
+        let moved = fresh.default_provider != self.config.default_provider;
+        self.config.log = fresh.log;
+        self.config.default_provider = fresh.default_provider;
+        moved.then(|| self.config.default_provider.clone())
+    }
+}
+
+/// The keys that differ and are read only once: `log` and `default_provider` are all that is not.
+fn needs_restart(old: &Config, fresh: &Config) -> Vec<&'static str> {
+    let keys = [
+        ("listen", old.listen != fresh.listen),
+        ("data_dir", old.data_dir != fresh.data_dir),
+        ("auth", old.auth != fresh.auth),
+        ("socket_group", old.socket_group != fresh.socket_group),
+        ("database_url", old.database_url != fresh.database_url),
+        ("default_network", old.default_network != fresh.default_network),
+        ("disk_reserve", old.disk_reserve_bytes != fresh.disk_reserve_bytes),
+        ("host_paths", old.host_paths != fresh.host_paths),
+        ("network_dirs", old.network_dirs != fresh.network_dirs),
+        ("networks", old.allow_private != fresh.allow_private),
+        ("allow_isolation_none", old.allow_isolation_none != fresh.allow_isolation_none),
+        ("allow_host_network", old.allow_host_network != fresh.allow_host_network),
+        ("insecure_registries", old.insecure_registries != fresh.insecure_registries),
+        ("default_registry", old.default_registry != fresh.default_registry),
+        ("tool_separator", old.tool_separator != fresh.tool_separator),
+        ("providers", old.providers != fresh.providers),
+    ];
+    keys.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()
+}

@@ -1,0 +1,4 @@
+//! Logs on disk: those of the servers, and the daemon's own.
+
+pub mod files;
+pub mod filter;

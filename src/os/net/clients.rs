@@ -1,0 +1,597 @@
+//! All client connections: accepting them, reading their requests into the core, writing its answers out, and ending
+//! those that are too slow. Invariant: a client the core is working for is known to it until it is told `ClientGone`.
+
+use crate::api::mcp;
+use crate::api::response::{Answer, StreamEvent};
+use crate::api::rest::{self, Interpreted};
+use crate::core::Core;
+use crate::core::contract::{Input, Now};
+use crate::ids::{ConnId, IdMap};
+use crate::limits::{BUFFER_KEPT_MAX, BYTES_AT_ONCE, CONNECTIONS_MAX, CONNECTIONS_REFUSED_MAX, OVERLOAD_RETRY};
+use crate::model::definition::{Definition, PullPolicy, Source as RootfsSource};
+use crate::model::fault::{Code, Fault, Outcome};
+use crate::model::news::News;
+use crate::os::event_loop::boot::Came;
+use crate::os::event_loop::token::Source;
+use crate::os::net::client::{Client, Doing, Read1};
+use crate::os::net::descriptors::Descriptors;
+use crate::os::net::holding::{Holding, Strangers};
+use crate::os::net::proxy::{self, Handed};
+use crate::sandbox::container::network;
+use crate::sandbox::container::plan::Networking;
+use crate::sandbox::image::Images;
+use crate::sandbox::image::registry::reference::reference;
+use crate::sandbox::image::registry::{PullError, Registries};
+use crate::shares::{Owner, Resource, Shares, Short};
+use crate::wire::http_in::{Method, Parser, Phase, Step};
+use crate::wire::http_out::{self, Framing, Response};
+use crate::wire::times::DateLine;
+use mio::event::Event;
+use mio::{Interest, Registry};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::io::{self, Write};
+
+pub struct Clients {
+    map: IdMap<ConnId, Client>,
+    minted: u64,
+    /// Where images are, for the one question that is asked of the disk: is it there?
+    images: Images,
+    registries: Registries,
+    networking: Networking,
+    /// Connections that are the proxy's from here on.
+    handed: Vec<Handed>,
+    descriptors: Descriptors,
+    strangers: Strangers,
+    scratch: Vec<u8>,
+    /// Those with something to write, or to end, before the loop sleeps.
+    touched: Vec<ConnId>,
+    /// Those that have more to read though the kernel will not say so again.
+    runnable: Vec<ConnId>,
+    /// Those whose answer is large, and whose socket may take more of it; the next one first.
+    large: VecDeque<ConnId>,
+    /// When to look at a client's deadline. Lazy: an entry may be early, never late.
+    deadlines: BinaryHeap<Reverse<(u64, ConnId)>>,
+    date: DateLine,
+}
+
+impl Clients {
+    pub fn new(images: Images, registries: Registries, networking: Networking, descriptors: Descriptors) -> Clients {
+        Clients {
+            map: IdMap::default(),
+            minted: 0,
+            images,
+            registries,
+            networking,
+            handed: Vec::new(),
+            descriptors,
+            strangers: Strangers::default(),
+            scratch: vec![0; 64 * 1024],
+            touched: Vec::new(),
+            runnable: Vec::new(),
+            large: VecDeque::new(),
+            deadlines: BinaryHeap::new(),
+            date: DateLine::default(),
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.map.is_empty()
+    }
+
+    pub fn take_handed(&mut self) -> Vec<Handed> {
+        std::mem::take(&mut self.handed)
+    }
+
+    pub fn has_runnable(&self) -> bool {
+        !self.runnable.is_empty()
+    }
+
+    pub fn has_large(&self) -> bool {
+        !self.large.is_empty()
+    }
+
+    // --- in ---------------------------------------------------------------------------------------------------------
+
+    pub fn admit(
+        &mut self,
+        came: Came,
+        registry: &Registry,
+        core: &mut Core,
+        shares: &mut Shares,
+        now: Now,
+    ) -> io::Result<()> {
+        let Came { mut socket, peer, owner } = came;
+        let counted = self.make_room(&owner, core, shares, now);
+        let refused = !counted && self.map.len() >= CONNECTIONS_MAX + CONNECTIONS_REFUSED_MAX;
+        if refused || !self.descriptors.spare(&socket) {
+            shares.give_back(&owner, Resource::Connections, usize::from(counted));
+            // Best effort, and no lingering: it is a fresh socket, so the few bytes fit its buffer.
+            _ = socket.write(http_out::BUSY);
+            return Ok(());
+        }
+        self.minted += 1;
+        let id = ConnId(self.minted);
+        let token = Source::Client(id).token();
+        if let Err(e) = registry.register(socket.source(), token, Interest::READABLE | Interest::WRITABLE) {
+            shares.give_back(&owner, Resource::Connections, usize::from(counted));
+            return Err(e);
+        }
+        if counted && owner.is_stranger() {
+            let is_still = |id| self.map.get(&id).is_some_and(|client| *client.holding.owner() == owner);
+            self.strangers.came(&owner, id, is_still);
+        }
+        let holding = Holding::new(owner, usize::from(counted));
+        let mut client = Client::new(id, socket, peer, holding, now.mono_ms);
+        if !counted {
+            client.out.tail().extend_from_slice(http_out::BUSY);
+            client.doing = Doing::Closing;
+        }
+        self.map.insert(id, client);
+        self.touched.push(id);
+        Ok(())
+    }
+
+    /// A place for one more connection of this owner. Whoever has shown no token and has all the places that it may have
+    /// loses its oldest: of those who hold connections and say nothing, it is the one most likely forgotten, and whoever
+    /// is at the same address and does say something is not locked out by them.
+    fn make_room(&mut self, owner: &Owner, core: &mut Core, shares: &mut Shares, now: Now) -> bool {
+        loop {
+            match shares.take(owner, Resource::Connections, 1) {
+                Ok(()) => return true,
+                Err(Short::Whole) => return false,
+                Err(Short::Owner) => {
+                    let Some(oldest) = self.strangers.oldest(owner) else { return false };
+                    let is_it = |client: &Client| client.holding.is_counted() && client.holding.owner() == owner;
+                    if self.map.get(&oldest).is_some_and(is_it) {
+                        self.drop_client(oldest, core, shares, now);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The kernel says something of this client.
+    pub fn woke(&mut self, id: ConnId, event: &Event, core: &mut Core, shares: &mut Shares, now: Now) {
+        let Some(client) = self.map.get_mut(&id) else { return };
+        let closed = event.is_read_closed() || event.is_error();
+        client.readable |= event.is_readable() || closed;
+        client.hung_up |= closed;
+        if closed && matches!(client.doing, Doing::Waiting | Doing::Streaming) {
+            // It does not wait for its answer any more.
+            client.doing = Doing::Closed;
+            core.handle(Input::ClientGone { conn: id }, now);
+            self.touched.push(id);
+            return;
+        }
+        if event.is_writable() && client.has_backlog() {
+            self.touched.push(id);
+        }
+        if client.readable {
+            self.serve(id, core, shares, now);
+        }
+    }
+
+    /// Everyone who stopped reading early in the last turn.
+    pub fn serve_runnable(&mut self, core: &mut Core, shares: &mut Shares, now: Now) {
+        for id in std::mem::take(&mut self.runnable) {
+            let Some(client) = self.map.get_mut(&id) else { continue };
+            client.queued = false;
+            self.serve(id, core, shares, now);
+        }
+    }
+
+    /// Reads at most one request and gives it to the core. None is read while an earlier answer is on its way out, so a
+    /// client that asks without listening is held back by its own socket.
+    fn serve(&mut self, id: ConnId, core: &mut Core, shares: &mut Shares, now: Now) {
+        let Some(client) = self.map.get_mut(&id) else { return };
+        if matches!(client.doing, Doing::Lingering { .. }) {
+            client.drain(&mut self.scratch, now.mono_ms);
+            return self.go_on_later(id);
+        }
+        while client.doing == Doing::Reading && !client.has_backlog() {
+            match client.read(&mut self.scratch) {
+                Read1::Nothing => {
+                    if let Err(response) = admissible(client, shares, core, now) {
+                        return self.refuse(id, response, shares, now);
+                    }
+                    return self.go_on_later(id);
+                }
+                Read1::Gone => {
+                    client.doing = Doing::Closed;
+                    self.touched.push(id);
+                }
+                Read1::Step(Step::Continue) => {
+                    if let Err(response) = admissible(client, shares, core, now) {
+                        return self.refuse(id, response, shares, now);
+                    }
+                    client.out.tail().extend_from_slice(http_out::CONTINUE);
+                    self.touched.push(id);
+                }
+                Read1::Step(Step::Refuse(fault)) => return self.refuse(id, rest::refuse(&fault), shares, now),
+                Read1::Step(Step::Request) => {
+                    // Also one that came all at once, with others behind it: what is held is counted before it is kept.
+                    if let Err(short) = client.count(shares) {
+                        return self.refuse(id, overloaded(short), shares, now);
+                    }
+                    return self.request(id, core, shares, now);
+                }
+                Read1::Step(Step::NeedMore) => unreachable!("read() goes on instead"),
+            }
+        }
+    }
+
+    /// There may be more to read, in the next turn; and its deadline may have moved.
+    fn go_on_later(&mut self, id: ConnId) {
+        let Some(client) = self.map.get_mut(&id) else { return };
+        if client.readable && !std::mem::replace(&mut client.queued, true) {
+            self.runnable.push(id);
+        }
+        self.touched.push(id);
+    }
+
+    /// The answer to a request that is not read to its end: nothing on the connection means anything after it.
+    fn refuse(&mut self, id: ConnId, response: Response, shares: &mut Shares, now: Now) {
+        let Some(client) = self.map.get_mut(&id) else { return };
+        (client.keep_alive, client.head_only, client.http10) = (false, client.parser.is_for_head(), false);
+        self.respond(id, response, shares, now);
+    }
+
+    fn request(&mut self, id: ConnId, core: &mut Core, shares: &mut Shares, now: Now) {
+        let client = self.map.get_mut(&id).expect("it is being served");
+        client.doing = Doing::Waiting;
+        client.deadline_ms = None;
+        let request = client.parser.request();
+        (client.keep_alive, client.http10) = (request.keep_alive && core.is_accepting(), request.http10);
+        client.head_only = request.method == Method::Head;
+        match proxy::aim(&request, &client.peer, &mut client.shown, core) {
+            Ok(None) => {}
+            Ok(Some(aim)) => {
+                let client = self.remove(id, shares).expect("it is being served");
+                self.handed.push(aim.hand(client.hand_over()));
+                return;
+            }
+            Err(response) => return self.respond(id, response, shares, now),
+        }
+        let response = match rest::interpret(&request, core.tokens(), &client.peer, &mut client.shown) {
+            Ok(Interpreted::Ask { who, ask }) => {
+                let refused = client.holding.belongs_to(&who, shares).err().map(overloaded);
+                let refused = refused.or_else(|| {
+                    let definition = core.proposed(&who, &ask)?;
+                    let image = missing_image(&definition, &self.images, &self.registries);
+                    Some(rest::refuse(&image.or_else(|| missing_network(&definition, &self.networking))?))
+                });
+                match refused {
+                    None => {
+                        if client.hung_up {
+                            self.touched.push(id);
+                        }
+                        core.handle(Input::Asked { conn: id, who, ask }, now);
+                        return self.forget_request(id, shares);
+                    }
+                    Some(refusal) => refusal,
+                }
+            }
+            Ok(Interpreted::Direct(response)) => response,
+            Ok(Interpreted::Prove(challenge)) => rest::prove(&challenge, core.tokens(), &client.socket.address()),
+            Err(fault) => rest::refuse(&fault),
+        };
+        self.respond(id, response, shares, now);
+    }
+
+    /// What the core has read of a request it has kept: the bytes make room for others while the client waits.
+    fn forget_request(&mut self, id: ConnId, shares: &mut Shares) {
+        let client = self.map.get_mut(&id).expect("it is being served");
+        client.parser.finish();
+        client.count(shares).expect("a buffer that shrinks fits");
+    }
+
+    // --- out --------------------------------------------------------------------------------------------------------
+
+    pub fn answer(&mut self, id: ConnId, answer: Answer, core: &mut Core, shares: &mut Shares, now: Now) {
+        let (streams, refuse) = match &answer {
+            Answer::Stream { .. } | Answer::News(_) => (true, crowded_out as fn(Short) -> Response),
+            Answer::McpResult { .. } | Answer::McpList { .. } | Answer::Message { .. } => {
+                (false, crowded_message as fn(Short) -> Response)
+            }
+            Answer::Result(_) | Answer::ServerError { .. } => (false, crowded_call as fn(Short) -> Response),
+            Answer::Registered(_)
+            | Answer::Status(_)
+            | Answer::List(_)
+            | Answer::Deleted
+            | Answer::Tools(_)
+            | Answer::Logs { .. }
+            | Answer::Accepted
+            | Answer::SessionEnded
+            | Answer::Ready { .. }
+            | Answer::TokenCreated { .. }
+            | Answer::Tokens(_)
+            | Answer::TokenRevoked
+            | Answer::Refused(_) => (false, crowded_out as fn(Short) -> Response),
+        };
+        let Some(client) = self.map.get_mut(&id).filter(|client| client.doing != Doing::Closed) else { return };
+        let response = rest::render(answer);
+        let fits = match streams {
+            true => client.holding.open_stream(shares),
+            false => client.count_with(response.body.len(), shares),
+        };
+        match (fits, streams) {
+            (Ok(()), true) => self.open_stream(id, &response, now),
+            (Ok(()), false) => self.respond(id, response, shares, now),
+            (Err(short), false) => self.respond(id, refuse(short), shares, now),
+            (Err(short), true) => {
+                self.respond(id, refuse(short), shares, now);
+                core.handle(Input::ClientGone { conn: id }, now);
+            }
+        }
+    }
+
+    fn respond(&mut self, id: ConnId, response: Response, shares: &mut Shares, now: Now) {
+        let Some(client) = self.map.get_mut(&id).filter(|client| client.doing != Doing::Closed) else { return };
+        let framing = Framing { keep_alive: client.keep_alive, head_only: client.head_only, http10: client.http10 };
+        http_out::write_response(&mut client.out, response, self.date.at(now.unix_ms), framing);
+        self.touched.push(id);
+        if client.keep_alive {
+            client.doing = Doing::Reading;
+            client.parser.finish();
+        } else {
+            client.doing = Doing::Closing;
+            client.parser = Parser::default();
+        }
+        client.rearm(now.mono_ms);
+        if client.holding.has_memory() {
+            _ = client.count(shares);
+        }
+    }
+
+    /// The answer begins, and goes on with `event` until one side ends it.
+    fn open_stream(&mut self, id: ConnId, first: &Response, now: Now) {
+        let client = self.map.get_mut(&id).expect("it is being answered");
+        client.doing = Doing::Streaming;
+        let framing = Framing { keep_alive: false, head_only: client.head_only, http10: client.http10 };
+        let (out, date) = (client.out.tail(), self.date.at(now.unix_ms));
+        http_out::write_stream_head(out, first.status, first.content_type, &first.headers, date, framing);
+        self.push(id, &first.body);
+    }
+
+    pub fn event(&mut self, id: ConnId, event: &StreamEvent) {
+        let mut text = Vec::new();
+        mcp::event(&mut text, event);
+        self.push(id, &text);
+    }
+
+    pub fn news(&mut self, id: ConnId, news: &News) {
+        let mut event = Vec::new();
+        rest::write_news(&mut event, news);
+        self.push(id, &event);
+    }
+
+    fn push(&mut self, id: ConnId, bytes: &[u8]) {
+        let Some(client) = self.map.get_mut(&id) else { return };
+        match client.http10 {
+            true => client.out.tail().extend_from_slice(bytes),
+            false => http_out::write_chunk(client.out.tail(), bytes),
+        }
+        self.touched.push(id);
+    }
+
+    pub fn end_stream(&mut self, id: ConnId) {
+        let Some(client) = self.map.get_mut(&id).filter(|client| client.doing != Doing::Closed) else { return };
+        if !client.http10 {
+            http_out::write_last_chunk(client.out.tail());
+        }
+        client.doing = Doing::Closing;
+        self.touched.push(id);
+    }
+
+    /// The last phase of a turn: write what there is, close what is over. Large answers only take their place.
+    pub fn flush(&mut self, core: &mut Core, shares: &mut Shares, now: Now) {
+        let mut touched = std::mem::take(&mut self.touched);
+        for id in touched.drain(..) {
+            let Some(client) = self.map.get_mut(&id) else { continue };
+            // Its end came with its request, and it was not answered at once.
+            if client.hung_up && matches!(client.doing, Doing::Waiting | Doing::Streaming) {
+                self.drop_client(id, core, shares, now);
+                continue;
+            }
+            client.large |= client.out.len() > BYTES_AT_ONCE && client.doing != Doing::Streaming;
+            if !client.large {
+                self.write(id, BYTES_AT_ONCE, core, shares, now);
+            } else if client.doing == Doing::Closed {
+                self.remove(id, shares);
+            } else if !std::mem::replace(&mut client.queued_large, true) {
+                self.large.push_back(id);
+            }
+        }
+        // Nobody was added meanwhile; the list keeps its memory.
+        self.touched = touched;
+    }
+
+    /// The next piece of the large answer whose turn it is.
+    pub fn write_large(&mut self, most: usize, core: &mut Core, shares: &mut Shares, now: Now) {
+        while let Some(id) = self.large.pop_front() {
+            if let Some(client) = self.map.get_mut(&id) {
+                client.queued_large = false;
+                return self.write(id, most, core, shares, now);
+            }
+        }
+    }
+
+    fn write(&mut self, id: ConnId, most: usize, core: &mut Core, shares: &mut Shares, now: Now) {
+        let Some(client) = self.map.get_mut(&id) else { return };
+        if client.has_backlog() || client.doing == Doing::Closing {
+            let Ok(might_take_more) = client.flush(most, now.mono_ms) else {
+                return self.drop_client(id, core, shares, now);
+            };
+            // An answer was counted when it was made. A stream is counted by what its client has not taken, and one whose
+            // owner may have no more of that is over.
+            let kept = client.has_backlog() || client.holding.has_memory();
+            if kept && client.count(shares).is_err() && client.doing == Doing::Streaming {
+                return self.drop_client(id, core, shares, now);
+            }
+            client.large = client.has_backlog() && client.doing != Doing::Streaming;
+            if might_take_more && !std::mem::replace(&mut client.queued_large, true) {
+                self.large.push_back(id);
+            }
+            // Whatever came meanwhile was left where it was.
+            if !client.has_backlog() && client.has_unread() && !std::mem::replace(&mut client.queued, true) {
+                self.runnable.push(id);
+            }
+        }
+        if client.doing == Doing::Closed {
+            self.remove(id, shares);
+        } else {
+            self.arm(id);
+        }
+    }
+
+    fn arm(&mut self, id: ConnId) {
+        let client = self.map.get_mut(&id).expect("it was just written to");
+        if let Some(at) = client.deadline_ms
+            && client.armed_ms.is_none_or(|armed| at < armed)
+        {
+            client.armed_ms = Some(at);
+            self.deadlines.push(Reverse((at, id)));
+        }
+    }
+
+    // --- deadlines ----------------------------------------------------------------------------------------------------
+
+    pub fn next_deadline(&self) -> Option<u64> {
+        self.deadlines.peek().map(|Reverse((at, _))| *at)
+    }
+
+    pub fn expire(&mut self, core: &mut Core, shares: &mut Shares, now: Now) {
+        while self.next_deadline().is_some_and(|at| at <= now.mono_ms) {
+            let Reverse((at, id)) = self.deadlines.pop().expect("just peeked");
+            let Some(client) = self.map.get_mut(&id) else { continue };
+            if client.armed_ms != Some(at) {
+                continue;
+            }
+            client.armed_ms = None;
+            match client.deadline_ms {
+                Some(deadline) if deadline <= now.mono_ms => self.too_slow(id, core, shares, now),
+                Some(_) => self.arm(id),
+                None => {}
+            }
+        }
+    }
+
+    fn too_slow(&mut self, id: ConnId, core: &mut Core, shares: &mut Shares, now: Now) {
+        let client = self.map.get_mut(&id).expect("just looked up");
+        let in_request = client.parser.phase() != Phase::Idle;
+        if client.doing == Doing::Reading && in_request && !client.has_backlog() {
+            let fault = Fault::new(Code::RequestTimeout, "the request did not arrive in time");
+            self.refuse(id, rest::refuse(&fault), shares, now);
+        } else {
+            self.drop_client(id, core, shares, now);
+        }
+    }
+
+    fn drop_client(&mut self, id: ConnId, core: &mut Core, shares: &mut Shares, now: Now) {
+        let Some(client) = self.remove(id, shares) else { return };
+        if matches!(client.doing, Doing::Waiting | Doing::Streaming) {
+            core.handle(Input::ClientGone { conn: id }, now);
+        }
+    }
+
+    fn remove(&mut self, id: ConnId, shares: &mut Shares) -> Option<Client> {
+        let mut client = self.map.remove(&id)?;
+        client.holding.give_back(shares);
+        let owner = client.holding.owner();
+        if owner.is_stranger() && shares.of(owner, Resource::Connections) == 0 {
+            self.strangers.forget(owner);
+        }
+        Some(client)
+    }
+
+    /// The daemon leaves: whoever still waits has nothing to wait for.
+    pub fn unanswered(&self) -> usize {
+        self.map.values().filter(|client| client.has_backlog()).count()
+    }
+}
+
+/// May a request that is still coming go on? Looked at when its head is there, and whenever it has grown.
+fn admissible(client: &mut Client, shares: &mut Shares, core: &Core, now: Now) -> Result<(), Response> {
+    if client.rearm_if_moved(now.mono_ms)
+        && let Some(head) = client.parser.head()
+    {
+        if let Some(response) = proxy::refuse_early(&head, &client.peer, &mut client.shown, core) {
+            return Err(response);
+        }
+        if let Some(who) = client.shown.who() {
+            client.holding.belongs_to(who, shares).map_err(overloaded)?;
+        }
+    }
+    // What nobody has shown a token for is answered from its head alone.
+    if client.parser.held() > BUFFER_KEPT_MAX && client.holding.owner().is_stranger() {
+        let why = format!("without a token a body of more than {BUFFER_KEPT_MAX} bytes is not read");
+        return Err(rest::refuse(&Fault::new(Code::PayloadTooLarge, why)));
+    }
+    client.count(shares).map_err(overloaded)
+}
+
+fn overloaded(short: Short) -> Response {
+    let why = match short {
+        Short::Owner => {
+            "your other requests and connections take all that one token may have; end some, or send less at once"
+        }
+        Short::Whole => "requests of other clients fill the memory there is for them; try again, or send less at once",
+    };
+    rest::refuse(&Fault::new(Code::Overloaded, why).retry_after_ms(OVERLOAD_RETRY.as_millis() as u64))
+}
+
+/// For an answer that has no room, because its client does not read those that it has.
+fn crowded(short: Short) -> Fault {
+    let why = match short {
+        Short::Owner => "answers and streams that you have not read take all that one token may have; read them first",
+        Short::Whole => "answers that other clients have not read take all the memory there is for them; try again",
+    };
+    Fault::new(Code::Overloaded, why).retry_after_ms(OVERLOAD_RETRY.as_millis() as u64)
+}
+
+fn crowded_out(short: Short) -> Response {
+    rest::refuse(&crowded(short))
+}
+
+/// The server has answered, so whatever it was asked to do is done.
+fn crowded_call(short: Short) -> Response {
+    rest::refuse(&crowded(short).outcome(Outcome::SentUnknown))
+}
+
+fn crowded_message(short: Short) -> Response {
+    mcp::refuse(None, &crowded(short).outcome(Outcome::SentUnknown))
+}
+
+/// Nor for a network that nobody has configured.
+fn missing_network(definition: &Definition, networking: &Networking) -> Option<Fault> {
+    let name = definition.network.as_ref().filter(|name| !network::exists(networking, name))?;
+    let dirs: Vec<String> = networking.conf_dirs.iter().map(|dir| dir.display().to_string()).collect();
+    let why = format!("there is no network {name}: no CNI configuration in {} has this name", dirs.join(" or "));
+    Some(Fault::field("network", why))
+}
+
+/// A definition must not be stored for an image that is not here and cannot come. One look at the disk, for a new
+/// definition only; what a registry has is found out by the start.
+fn missing_image(definition: &Definition, images: &Images, registries: &Registries) -> Option<Fault> {
+    let RootfsSource::Image(name) = &definition.source else { return None };
+    let can_come = match definition.pull_policy {
+        PullPolicy::Missing | PullPolicy::Always => reference(name, registries.default.as_deref()).map(|r| r.is_some()),
+        PullPolicy::Never => Ok(false),
+    };
+    let why = match (images.resolve(name), can_come, definition.pull_policy) {
+        (Ok(Some(_)), _, PullPolicy::Missing | PullPolicy::Never) | (Ok(_), Ok(true), _) => return None,
+        (Ok(_), Ok(false), PullPolicy::Missing | PullPolicy::Always) => {
+            PullError::NoRegistry { image: name.clone() }.to_string()
+        }
+        (Ok(_), Ok(false), PullPolicy::Never) => {
+            format!("{name} is not here, and pull_policy is never; `stdiod image import PATH --name {name}` brings it")
+        }
+        (Err(e), _, _) | (_, Err(e), _) => e.to_string(),
+    };
+    Some(Fault::new(Code::ImageNotFound, format!("image: {why}")).with("field", "image"))
+}

@@ -1,0 +1,4 @@
+//! What this host offers: its cgroups, and which providers work.
+
+pub mod cgroup;
+pub mod probe;
