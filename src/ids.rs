@@ -75,7 +75,7 @@ counted!(
 );
 counted!(
     /// One POST of an MCP client that waits for its answers.
-    VoiceId
+    PostId
 );
 counted!(
     /// One operation handed to the store thread.

@@ -61,7 +61,7 @@ pub enum Input<'a> {
     Unwritten { call: CallId },
     LineRead { instance: InstanceId, line: Line<'a> },
     /// Stdout is in the middle of a line.
-    Stirred { instance: InstanceId },
+    LineBegun { instance: InstanceId },
     StdoutClosed { instance: InstanceId },
     StderrRead { instance: InstanceId, bytes: &'a [u8] },
     /// Always the last word about an instance that was launched; stdout has been read to its end before.

@@ -23,14 +23,14 @@ use crate::core::deadlines::Deadlines;
 use crate::core::entropy::{Entropy, Seal};
 use crate::core::hosting::lifecycle::{Action, Event, State};
 use crate::core::hosting::pulls::Pulls;
-use crate::core::mcp::sessions::{Errand, Question, Sessions, Voice};
+use crate::core::mcp::sessions::{ForwardedRequest, PendingPost, Question, Sessions};
 use crate::core::peers::calls::Calls;
 use crate::core::peers::listings::Listing;
 use crate::core::peers::unanswered::Unanswered;
 use crate::core::servers::outbox::Outbox;
 use crate::core::servers::server::Server;
 pub use crate::core::settings::Settings;
-use crate::ids::{CallId, ConnId, IdMap, IdSet, InstanceId, ServerId, SessionId, VoiceId};
+use crate::ids::{CallId, ConnId, IdMap, IdSet, InstanceId, PostId, ServerId, SessionId};
 use crate::limits::{RESTARTS_AT_ONCE, STARTS_AT_ONCE, STDIN_GRACE};
 use crate::model::instance::{Exit, ExitCause, StopSignal};
 use crate::model::records::Snapshot;
@@ -109,9 +109,9 @@ pub struct Core {
     outbox: Outbox,
     decisions: crate::core::servers::decisions::Decisions,
     sessions: Sessions,
-    voices: IdMap<VoiceId, Voice>,
-    voices_minted: u64,
-    errands: IdMap<CallId, Errand>,
+    posts: IdMap<PostId, PendingPost>,
+    posts_minted: u64,
+    forwarded: IdMap<CallId, ForwardedRequest>,
     /// By the id under which the client was asked.
     questions: IdMap<u64, Question>,
     greetings: IdMap<ConnId, crate::core::mcp::admission::Greeting>,
@@ -152,9 +152,9 @@ impl Core {
             outbox: Outbox::default(),
             decisions: crate::core::servers::decisions::Decisions::default(),
             sessions: Sessions::default(),
-            voices: IdMap::default(),
-            voices_minted: 0,
-            errands: IdMap::default(),
+            posts: IdMap::default(),
+            posts_minted: 0,
+            forwarded: IdMap::default(),
             questions: IdMap::default(),
             greetings: IdMap::default(),
             kept: crate::core::mcp::era::suspended::KeptAnswers::default(),
@@ -237,7 +237,7 @@ impl Core {
             }
             Input::PortOpened { instance } => self.advance_instance(instance, Event::Greeted),
             Input::LineRead { instance, line } => self.line_read(instance, line),
-            Input::Stirred { instance } => self.stirred(instance),
+            Input::LineBegun { instance } => self.line_begun(instance),
             Input::StdoutClosed { instance } => self.advance_instance(instance, Event::StdoutClosed),
             Input::StderrRead { instance, bytes } => self.stderr_read(instance, bytes),
             Input::Exited { instance, exit } => self.advance_instance(instance, Event::Exited(exit)),

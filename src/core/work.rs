@@ -22,7 +22,7 @@ impl Core {
 
     /// Everybody has to be looked at, to find those whom it concerns.
     pub(in crate::core) fn charge_search(&mut self) {
-        self.work += (self.sessions.len() + self.voices.len()) / LOOKS_PER_WORK;
+        self.work += (self.sessions.len() + self.posts.len()) / LOOKS_PER_WORK;
     }
 }
 

@@ -112,7 +112,7 @@ fn whoever_loses_its_token_hears_nothing_more() {
     let kept_ears = stage.listen(Some("old"), kept);
     stage.who = Principal { name: "guest".into(), ..someone() };
     let session = stage.session(Some("old"), json!({}));
-    let ears = stage.listen(Some("old"), session);
+    let get_stream = stage.listen(Some("old"), session);
     let params = json!({"notifications": {"toolsListChanged": true}});
     let listening = stage.stateless(&stage.who.clone(), "old", "subscriptions/listen", params);
     let log = || Ask::Logs {
@@ -125,7 +125,7 @@ fn whoever_loses_its_token_hears_nothing_more() {
     let guest = stage.who.clone();
     let (watching, following) = (stage.ask(&guest, Ask::News), stage.ask(&guest, log()));
     let kept = [kept_ears, stage.ask(&someone(), Ask::News), stage.ask(&someone(), log())];
-    let lost = [ears, listening, watching, following];
+    let lost = [get_stream, listening, watching, following];
     assert!(!lost.iter().any(|conn| stage.has_ended(*conn)));
     stage.ask(&someone(), Ask::TokenRevoke { name: "guest".to_string() });
     assert!(lost.iter().all(|conn| stage.has_ended(*conn)) && !kept.iter().any(|conn| stage.has_ended(*conn)));
@@ -271,7 +271,7 @@ fn a_server_that_knows_no_sessions_serves_subscriptions_and_plain_calls_too() {
     assert_eq!(stage.running.len(), 1, "it needs no second instance");
     let at = Some("new");
     let session = stage.session(at, json!({}));
-    let ears = stage.listen(at, session);
+    let get_stream = stage.listen(at, session);
     stage.written.clear();
     let conn = stage.post(at, session, &request(1, "resources/subscribe", json!({"uri": "x://a"})));
     assert_eq!(stage.answer(conn)["result"], json!({}));
@@ -279,7 +279,7 @@ fn a_server_that_knows_no_sessions_serves_subscriptions_and_plain_calls_too() {
     assert_eq!(listening["params"]["notifications"]["resourceSubscriptions"], json!(["x://a"]));
     let params = json!({"uri": "x://a", "_meta": {"io.modelcontextprotocol/subscriptionId": listening["id"]}});
     stage.say(instance, &json!({"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": params}));
-    assert_eq!(stage.heard(ears)[0]["params"], json!({"uri": "x://a"}));
+    assert_eq!(stage.heard(get_stream)[0]["params"], json!({"uri": "x://a"}));
 
     let conn = stage.stateless(&someone(), "new", "tools/call", {
         let mut params = tool(json!({}));
@@ -578,18 +578,18 @@ fn subscriptions_where_all_servers_are_offered_go_to_the_server_that_is_named() 
         stage.register(name, Child::Older, json!({}));
     }
     let session = stage.session(None, json!({}));
-    let ears = stage.listen(None, session);
+    let get_stream = stage.listen(None, session);
     let conn = stage.post(None, session, &request(1, "resources/subscribe", json!({"uri": "two:x://a"})));
     let subscribe = stage.asked("resources/subscribe");
     assert_eq!((stage.running[&subscribe.0].as_str(), &subscribe.1["params"]["uri"]), ("two", &json!("x://a")));
     stage.reply(&subscribe, json!({}));
     assert_eq!(stage.answer(conn)["result"], json!({}));
-    stage.heard(ears);
+    stage.heard(get_stream);
     let updated = json!({"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": {"uri": "x://a"}});
     for instance in stage.running.keys().copied().collect::<Vec<_>>() {
         stage.say(instance, &updated);
     }
-    let heard = stage.heard(ears);
+    let heard = stage.heard(get_stream);
     assert_eq!(heard.len(), 1, "{heard:?}");
     assert_eq!(heard[0]["params"]["uri"], "two:x://a");
     stage.end(None, session);

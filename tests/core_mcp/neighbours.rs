@@ -95,14 +95,14 @@ fn while_a_call_that_was_given_up_has_no_answer_nobody_else_hears_what_may_be_ab
         assert_eq!(stage.answer(levelled)["result"], json!({}));
         let level = stage.asked("logging/setLevel");
         stage.reply(&level, json!({}));
-        let ears = stage.listen(AT, other);
+        let get_stream = stage.listen(AT, other);
         let lost = given_up(&mut stage, way);
         // Idle: a log message would go to all who have set a level.
         stage.say(lost.0, &told("notifications/message", json!({"level": "error", "data": "secret"})));
         let (conn, call) = called(&mut stage, other);
         let answers = says_all(&mut stage, lost.0);
         assert!(answers.len() == 2 && answers.iter().all(|answer| answer["error"].is_object()), "{way:?}: {answers:?}");
-        assert!(stage.heard(conn).is_empty() && stage.heard(ears).is_empty(), "{way:?}");
+        assert!(stage.heard(conn).is_empty() && stage.heard(get_stream).is_empty(), "{way:?}");
 
         // The late answer ends all doubt, whoever was in flight meanwhile.
         stage.reply(&lost, json!({"content": []}));

@@ -190,8 +190,8 @@ fn a_session_survives_the_crash_of_its_server(provider: &str) {
     assert_eq!(client.ask("logging/setLevel", json!({"level": "error"}))["result"], json!({}));
     let uri = "test://watched-resource";
     assert_eq!(client.ask("resources/subscribe", json!({"uri": uri}))["result"], json!({}));
-    let mut ears = client.get(None);
-    assert!(ears.event().expect("a first event").data.is_empty());
+    let mut get_stream = client.get(None);
+    assert!(get_stream.event().expect("a first event").data.is_empty());
 
     let crashed = client.tool("test_exit", json!({}));
     assert_eq!(crashed["error"]["data"]["code"], "server_crashed", "{crashed}");
@@ -204,7 +204,7 @@ fn a_session_survives_the_crash_of_its_server(provider: &str) {
     let (before, _) = logging.answer_and(1);
     assert!(before.is_empty(), "the new instance was told the level: {before:?}");
     client.tool("test_trigger_resource_update", json!({}));
-    let updated = ears.message().expect("an update");
+    let updated = get_stream.message().expect("an update");
     assert_eq!(
         (&updated["method"], &updated["params"]["uri"]),
         (&json!("notifications/resources/updated"), &json!(uri))
@@ -334,10 +334,10 @@ fn the_joint_endpoint_waits_for_nobody() {
 
     // One that has not heard of all that came before.
     let listener = McpClient::connect(&daemon, "/mcp", json!({}));
-    let mut ears = listener.get(None);
-    assert!(ears.event().expect("a first event").data.is_empty());
+    let mut get_stream = listener.get(None);
+    assert!(get_stream.event().expect("a first event").data.is_empty());
     client.tool("one__test_trigger_tool_change", json!({}));
-    assert_eq!(ears.message().expect("a change")["method"], "notifications/tools/list_changed");
+    assert_eq!(get_stream.message().expect("a change")["method"], "notifications/tools/list_changed");
     let newer = McpClient::new(&daemon, "/mcp");
     let listed = newer.stateless("tools/list", json!({}), json!({})).answer(1);
     assert!(listed["result"]["tools"].as_array().is_some_and(|tools| tools.len() > 30), "{listed}");
@@ -514,9 +514,9 @@ fn both_eras_use_one_server_that_knows_only_the_newer() {
     assert_eq!(text(&newer.stateless("tools/call", params, able).answer(1)), "Hello, newer");
 
     assert_eq!(older.ask("resources/subscribe", json!({"uri": "x://a"}))["result"], json!({}));
-    let mut ears = older.get(None);
-    assert!(ears.event().expect("a first event").data.is_empty());
+    let mut get_stream = older.get(None);
+    assert!(get_stream.event().expect("a first event").data.is_empty());
     older.tool("touch", json!({}));
-    assert_eq!(ears.message().expect("an update")["params"]["uri"], "x://a");
+    assert_eq!(get_stream.message().expect("an update")["params"]["uri"], "x://a");
     assert_eq!(daemon.processes("/app/server.py"), 1, "one process for both");
 }

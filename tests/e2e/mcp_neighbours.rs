@@ -382,11 +382,11 @@ fn a_server_that_changes_its_tools_without_end_is_heard_now_and_then_and_only_by
 
     // Everything that comes on a stream until its session ends.
     let listen = |client: &McpClient<'_>| {
-        let mut ears = client.get(None);
-        assert!(ears.event().expect("a first event").data.is_empty());
+        let mut get_stream = client.get(None);
+        assert!(get_stream.event().expect("a first event").data.is_empty());
         std::thread::spawn(move || {
             let mut heard = Vec::new();
-            while let Some(message) = ears.message() {
+            while let Some(message) = get_stream.message() {
                 heard.push(message["method"].as_str().expect("a notification").to_string());
             }
             heard

@@ -38,7 +38,7 @@ struct Stage {
     /// The state of a call that waits for its client's input.
     state: String,
     /// What the server says of itself, and what its tools are.
-    face: String,
+    advertised: String,
     tools: String,
 }
 
@@ -65,7 +65,7 @@ impl Stage {
             session: None,
             asked: Vec::new(),
             state: String::new(),
-            face: r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"prompts":{},"resources":{"subscribe":true},"logging":{}},"serverInfo":{"name":"s","version":"1"}}"#.to_string(),
+            advertised: r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"prompts":{},"resources":{"subscribe":true},"logging":{}},"serverInfo":{"name":"s","version":"1"}}"#.to_string(),
             tools: r#"{"tools":[{"name":"t","inputSchema":{"properties":{"p":{"x-mcp-header":"P"}}}}]}"#.to_string(),
         };
         stage.handle(Input::Swept { providers: vec!["crun".to_string()], unusable: Vec::new() });
@@ -187,7 +187,7 @@ impl Stage {
         let (id, newer) = (id.get(), self.era == Era::Stateless);
         let body = match &*method {
             "initialize" if newer => r#""error":{"code":-32022,"message":"no"}"#.to_string(),
-            "initialize" => format!(r#""result":{}"#, self.face),
+            "initialize" => format!(r#""result":{}"#, self.advertised),
             "server/discover" if newer => {
                 r#""result":{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}}}"#.to_string()
             }
@@ -215,12 +215,12 @@ const BY_SERVERS: &[Scene] = &[
     ("a line", |value| Stage::new(Era::Sessions).say(value)),
     ("a handshake", |value| {
         let mut stage = Stage::empty(Era::Sessions);
-        stage.face = value.to_string();
+        stage.advertised = value.to_string();
         stage.start();
     }),
     ("capabilities", |value| {
         let mut stage = Stage::empty(Era::Sessions);
-        stage.face = with(r#"{"protocolVersion":"2025-11-25","capabilities":V,"serverInfo":{}}"#, value);
+        stage.advertised = with(r#"{"protocolVersion":"2025-11-25","capabilities":V,"serverInfo":{}}"#, value);
         stage.start();
     }),
     ("a list of tools", |value| {

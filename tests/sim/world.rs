@@ -223,7 +223,7 @@ impl World {
             30 => process.hung = true,
             31 if process.stdout_open => {
                 process.wrote_ms = self.now.mono_ms;
-                self.input(Input::Stirred { instance });
+                self.input(Input::LineBegun { instance });
             }
             0 => process.stage = Stage::Dead,
             1 => {
@@ -261,7 +261,7 @@ impl World {
             process.wrote_ms = self.now.mono_ms;
             process.lines.feed(begun);
             assert!(process.lines.next_line().is_none(), "it is not whole yet");
-            self.input(Input::Stirred { instance });
+            self.input(Input::LineBegun { instance });
         }
     }
 

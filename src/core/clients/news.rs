@@ -255,7 +255,7 @@ pub(in crate::core) fn event_name(event: &Event) -> &'static str {
         Event::Launched => "launched",
         Event::LaunchFailed(_) => "launch failed",
         Event::Greeted => "answers",
-        Event::Jilted(_) => "initialize refused",
+        Event::HandshakeRefused(_) => "initialize refused",
         Event::Silent => "no answer to ping and tools/list",
         Event::Heard => "heard again",
         Event::StdoutClosed => "stdout closed",

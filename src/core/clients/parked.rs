@@ -1,7 +1,7 @@
 //! Clients that wait. Exactly one entry per waiting client, and four ends: answered, failed, timed out, gone. Whoever
 //! wants to answer must first `release` the client; a second answer finds nobody to give it to.
 
-use crate::ids::{CallId, ConnId, IdMap, ServerId, SessionId, StoreSeq, VoiceId};
+use crate::ids::{CallId, ConnId, IdMap, PostId, ServerId, SessionId, StoreSeq};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitOn {
@@ -22,11 +22,11 @@ pub enum WaitOn {
     /// As above, for the lifecycle of all servers.
     News,
     /// The answers to what an MCP client has posted.
-    Voice(VoiceId),
+    Post(PostId),
     /// Nothing more: it hears what comes to its session.
-    Ears(SessionId),
+    GetStream(SessionId),
     /// A server to tell who it is.
-    Face(ServerId),
+    Advertised(ServerId),
 }
 
 /// What a client has done to a server.
@@ -60,14 +60,14 @@ impl Parked {
     /// Everyone who waits for this server itself (not for a reply of it).
     pub fn on_server(&self, server: ServerId) -> Vec<(ConnId, WaitOn)> {
         let of_it = |on: &WaitOn| match on {
-            WaitOn::Ready { server: s, .. } | WaitOn::Down(s) | WaitOn::Gone(s) | WaitOn::Face(s) => *s == server,
+            WaitOn::Ready { server: s, .. } | WaitOn::Down(s) | WaitOn::Gone(s) | WaitOn::Advertised(s) => *s == server,
             WaitOn::Reply(_)
             | WaitOn::Stored(_)
             | WaitOn::Revoked
             | WaitOn::Log(_)
             | WaitOn::News
-            | WaitOn::Voice(_)
-            | WaitOn::Ears(_) => false,
+            | WaitOn::Post(_)
+            | WaitOn::GetStream(_) => false,
         };
         let mut found: Vec<_> = self.clients.iter().filter(|(_, on)| of_it(on)).map(|(c, on)| (*c, *on)).collect();
         found.sort_by_key(|(conn, _)| *conn);

@@ -52,7 +52,7 @@ impl Core {
         let state = server.life.state().clone();
         for (conn, on) in self.parked.on_server(id) {
             let over = match on {
-                WaitOn::Ready { .. } | WaitOn::Face(_) => match state {
+                WaitOn::Ready { .. } | WaitOn::Advertised(_) => match state {
                     State::Ready { .. } | State::Unresponsive { .. } | State::Down | State::Failed => true,
                     State::Waiting { looping, .. } => looping,
                     State::Pulling
@@ -71,10 +71,10 @@ impl Core {
                 | WaitOn::Revoked
                 | WaitOn::Log(_)
                 | WaitOn::News
-                | WaitOn::Voice(_)
-                | WaitOn::Ears(_) => false,
+                | WaitOn::Post(_)
+                | WaitOn::GetStream(_) => false,
             };
-            if over && matches!(on, WaitOn::Face(_)) {
+            if over && matches!(on, WaitOn::Advertised(_)) {
                 self.answer_greeting(conn, id);
             } else if over {
                 let after = if let WaitOn::Ready { after, .. } = on { after } else { Hand::Started };
@@ -109,8 +109,13 @@ impl Core {
             WaitOn::Gone(_) => {
                 self.refuse(conn, Fault::new(Code::Unavailable, "the server is removed, but still on its way out"));
             }
-            WaitOn::Face(server) => self.answer_greeting(conn, server),
-            WaitOn::Reply(_) | WaitOn::Revoked | WaitOn::Log(_) | WaitOn::News | WaitOn::Voice(_) | WaitOn::Ears(_) => {
+            WaitOn::Advertised(server) => self.answer_greeting(conn, server),
+            WaitOn::Reply(_)
+            | WaitOn::Revoked
+            | WaitOn::Log(_)
+            | WaitOn::News
+            | WaitOn::Post(_)
+            | WaitOn::GetStream(_) => {
                 unreachable!("they have no deadline of this kind")
             }
         }
@@ -120,9 +125,9 @@ impl Core {
         self.deadlines.cancel(Timer::Client(conn));
         match self.parked.release(conn) {
             Some(WaitOn::Reply(call)) => self.abandon_call(call, None, "the client has disconnected"),
-            Some(WaitOn::Voice(voice)) => self.voice_lost(voice, conn),
-            Some(WaitOn::Ears(session)) => self.ears_lost(session, conn),
-            Some(WaitOn::Face(_)) => _ = self.greetings.remove(&conn),
+            Some(WaitOn::Post(post)) => self.post_lost(post, conn),
+            Some(WaitOn::GetStream(session)) => self.get_stream_lost(session, conn),
+            Some(WaitOn::Advertised(_)) => _ = self.greetings.remove(&conn),
             Some(WaitOn::Log(id)) => self.stop_following(conn, id),
             Some(WaitOn::News) => self.stop_watching(conn),
             // What they asked for goes on without them.

@@ -6,7 +6,7 @@ use crate::core::Core;
 use crate::core::hosting::lifecycle::{Event, State};
 use crate::core::mcp::era::stateless::{Support, own_meta};
 use crate::core::peers::calls::Caller;
-use crate::core::servers::server::{Dialect, Face, Hello, Kin, Refusal, Removal, Server};
+use crate::core::servers::server::{Advertised, Dialect, Hello, Kin, Refusal, Removal, Server};
 use crate::ids::{InstanceId, ServerId};
 use crate::limits::{DISCOVER_TIMEOUT, SERVER_INFO_MAX};
 use crate::model::protocol::STATELESS;
@@ -88,16 +88,16 @@ impl Core {
         parent: ServerId,
         reply: &Reply<'_>,
     ) {
-        let Some(face) = read_discovery(reply) else { return self.not_spoken(id, parent) };
-        self.greeted_stateless(id, instance, face);
+        let Some(advertised) = read_discovery(reply) else { return self.not_spoken(id, parent) };
+        self.greeted_stateless(id, instance, advertised);
         self.support_decided(parent, Support::Yes(id));
     }
 
-    fn greeted_stateless(&mut self, id: ServerId, instance: InstanceId, face: Face) {
+    fn greeted_stateless(&mut self, id: ServerId, instance: InstanceId, advertised: Advertised) {
         let server = self.servers.get_mut(&id).expect("it replied");
-        let server_info = Some(face.server_info.clone().into_bytes());
+        let server_info = Some(advertised.server_info.clone().into_bytes());
         server.hello = Some(Hello { server_info, protocol_version: Some(STATELESS.to_string()) });
-        (server.face, server.listen, server.dialect) = (Some(face), None, Dialect::Stateless);
+        (server.advertised, server.listen, server.dialect) = (Some(advertised), None, Dialect::Stateless);
         self.first_tools(id, instance);
         self.advance(id, Event::Greeted);
         self.fetch_rest(id);
@@ -118,9 +118,9 @@ impl Core {
         refusal: Refusal,
         reply: &Reply<'_>,
     ) {
-        let Some(face) = read_discovery(reply) else { return self.undiscovered(id, instance, refusal) };
+        let Some(advertised) = read_discovery(reply) else { return self.undiscovered(id, instance, refusal) };
         log::info!("server={} speaks {STATELESS} only: clients with sessions are translated", self.name_of(id));
-        self.greeted_stateless(id, instance, face);
+        self.greeted_stateless(id, instance, advertised);
         let known = self.servers.get(&id).filter(|server| server.kin == Kin::Registered);
         match known.map(|server| server.support) {
             // It serves them itself.
@@ -150,7 +150,7 @@ impl Core {
     }
 }
 
-fn read_discovery(reply: &Reply<'_>) -> Option<Face> {
+fn read_discovery(reply: &Reply<'_>) -> Option<Advertised> {
     #[derive(Deserialize)]
     struct Wire<'a> {
         #[serde(rename = "supportedVersions", borrow)]
@@ -178,7 +178,7 @@ fn read_discovery(reply: &Reply<'_>) -> Option<Face> {
         small.map_or("{}".to_string(), |raw| raw.get().to_string())
     };
     let meta = wire.meta.and_then(|meta| serde_json::from_str::<Meta<'_>>(meta.get()).ok());
-    Some(Face {
+    Some(Advertised {
         capabilities: text(wire.capabilities),
         server_info: text(meta.and_then(|meta| meta.server_info)),
         instructions: wire.instructions.map(|raw| raw.get().to_string()).filter(|text| text.len() <= SERVER_INFO_MAX),

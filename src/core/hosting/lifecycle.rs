@@ -59,7 +59,7 @@ pub enum State {
 pub enum Then {
     Down,
     /// A restart by hand.
-    Again,
+    Restart,
     /// It was put down for not answering: its death counts as a crash, after so long in `ready`.
     Crash {
         ready_for_ms: Option<u64>,
@@ -82,7 +82,7 @@ pub enum Event {
     /// The handshake is done, or the port of a server without a bridge answers.
     Greeted,
     /// The handshake was refused.
-    Jilted(String),
+    HandshakeRefused(String),
     /// It has left a probe unanswered.
     Silent,
     /// It has said something after all.
@@ -188,7 +188,7 @@ impl Lifecycle {
                     Verdict::GiveUp => None,
                 }
             }
-            State::Stopping { then: Then::Down | Then::Again, .. }
+            State::Stopping { then: Then::Down | Then::Restart, .. }
             | State::Down
             | State::Pulling
             | State::Due
@@ -238,7 +238,7 @@ impl Lifecycle {
             State::Mute { .. } => Status::Restarting,
             State::Stopping { then, .. } => match then {
                 Then::Down => Status::Stopping,
-                Then::Again | Then::Crash { .. } => Status::Restarting,
+                Then::Restart | Then::Crash { .. } => Status::Restarting,
             },
             State::Waiting { looping, .. } => match looping {
                 true => Status::Backoff,
@@ -300,7 +300,7 @@ impl Lifecycle {
                 out.push(Action::Watch { instance });
                 ready(instance, now_ms, &mut out)
             }
-            (State::Greeting { instance }, Event::Jilted(message)) => {
+            (State::Greeting { instance }, Event::HandshakeRefused(message)) => {
                 out.push(Action::Fault { message, launch: false });
                 put_down(instance, true, Then::Crash { ready_for_ms: None }, &mut out)
             }
@@ -361,7 +361,7 @@ impl Lifecycle {
             (State::Launching { instance }, Event::Stop) => stopping(instance, false, Then::Down, now_ms, &mut out),
             (State::Launching { instance }, Event::Restart) => {
                 self.backoff.reset();
-                stopping(instance, false, Then::Again, now_ms, &mut out)
+                stopping(instance, false, Then::Restart, now_ms, &mut out)
             }
             (State::Launching { instance }, Event::Shutdown) => shutting(instance, false, now_ms, &mut out),
             (
@@ -379,7 +379,7 @@ impl Lifecycle {
                 Event::Restart,
             ) => {
                 self.backoff.reset();
-                stopping(instance, true, Then::Again, now_ms, &mut out)
+                stopping(instance, true, Then::Restart, now_ms, &mut out)
             }
             (
                 State::Greeting { instance }
@@ -424,7 +424,7 @@ impl Lifecycle {
             }
             (State::Stopping { instance, launched, killed, .. }, Event::Start | Event::Restart) => {
                 self.backoff.reset();
-                State::Stopping { instance, launched, then: Then::Again, killed }
+                State::Stopping { instance, launched, then: Then::Restart, killed }
             }
             (State::Stopping { instance, launched, killed, .. }, Event::Stop | Event::Shutdown) => {
                 State::Stopping { instance, launched, then: Then::Down, killed }
@@ -451,7 +451,7 @@ impl Lifecycle {
                 | Event::Launched
                 | Event::LaunchFailed(_)
                 | Event::Greeted
-                | Event::Jilted(_)
+                | Event::HandshakeRefused(_)
                 | Event::Silent
                 | Event::Heard
                 | Event::StdoutClosed
@@ -491,7 +491,7 @@ impl Lifecycle {
                 out.push(Action::Deadline { at_ms: None });
                 State::Down
             }
-            Then::Again => begin(def, Begin::Fresh, out),
+            Then::Restart => begin(def, Begin::Fresh, out),
             Then::Crash { ready_for_ms } => self.after_death(def, now_ms, ready_for_ms, out),
         }
     }

@@ -37,7 +37,7 @@ impl Core {
         let mut own = Server::new(id, Arc::new(definition), true, self.now.unix_ms);
         own.kin = Kin::Private { of: parent, session };
         // It will say the same of itself; until then this is what can be told to its client.
-        (own.face, own.dialect) = (known.face.clone(), known.dialect);
+        (own.advertised, own.dialect) = (known.advertised.clone(), known.dialect);
         self.servers.insert(id, own);
         self.sessions.get_mut(session).expect("it asks").private.insert(parent, id);
         self.advance(id, Event::Start);

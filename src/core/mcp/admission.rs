@@ -7,11 +7,11 @@ use crate::api::response::{Answer, StreamEvent};
 use crate::core::clients::parked::WaitOn;
 use crate::core::contract::Output;
 use crate::core::mcp::event_log::EventLog;
-use crate::core::mcp::sessions::{Abilities, Listening, Session, Voice};
+use crate::core::mcp::sessions::{Abilities, Listening, PendingPost, Session};
 use crate::core::mcp::wording::{INVALID_PARAMS, fault_message, rpc_error};
 use crate::core::peers::calls::Stage;
 use crate::core::{Core, Timer};
-use crate::ids::{CallId, ConnId, ServerId, SessionId, VoiceId};
+use crate::ids::{CallId, ConnId, PostId, ServerId, SessionId};
 use crate::limits::SESSION_IDLE;
 use crate::model::fault::{Code, Fault, Outcome};
 use crate::model::principal::Principal;
@@ -49,14 +49,14 @@ impl Core {
         };
         match target {
             None => self.welcome(conn, None, greeting),
-            Some(server) if self.servers[&server].face.is_some() => self.welcome(conn, target, greeting),
+            Some(server) if self.servers[&server].advertised.is_some() => self.welcome(conn, target, greeting),
             Some(server) => {
                 let deadline_ms = self.now.mono_ms + self.servers[&server].definition.startup_timeout_ms;
                 if let Err(fault) = self.servers[&server].admits(deadline_ms, self.now) {
                     return self.refuse_message(conn, Some(id), &fault);
                 }
                 self.greetings.insert(conn, greeting);
-                self.park(conn, WaitOn::Face(server), deadline_ms);
+                self.park(conn, WaitOn::Advertised(server), deadline_ms);
             }
         }
     }
@@ -67,7 +67,7 @@ impl Core {
         self.parked.release(conn);
         self.deadlines.cancel(Timer::Client(conn));
         match self.servers.get(&server) {
-            Some(known) if known.face.is_some() => self.welcome(conn, Some(server), greeting),
+            Some(known) if known.advertised.is_some() => self.welcome(conn, Some(server), greeting),
             Some(known) => {
                 let why = known.last_error.clone().unwrap_or_else(|| "it is not ready yet".to_string());
                 let message = format!("{} cannot be used now: {why}", known.definition.name);
@@ -83,11 +83,11 @@ impl Core {
     }
 
     fn welcome(&mut self, conn: ConnId, server: Option<ServerId>, greeting: Greeting) {
-        let face = match server {
-            Some(id) => self.servers[&id].face.clone().expect("looked at before"),
+        let advertised = match server {
+            Some(id) => self.servers[&id].advertised.clone().expect("looked at before"),
             None => self.own_face(),
         };
-        let result = face.initialize_result(greeting.version);
+        let result = advertised.initialize_result(greeting.version);
         let message = jsonrpc::result(greeting.id.get(), result.as_bytes());
         let session = match self.open_session(server, &greeting) {
             Ok(session) => session,
@@ -124,7 +124,7 @@ impl Core {
             level: None,
             subscriptions: BTreeSet::new(),
             log: EventLog::default(),
-            ears: None,
+            get_stream: None,
             heard: 0,
             streams: BTreeMap::new(),
             streams_minted: 0,
@@ -189,19 +189,19 @@ impl Core {
         let (waiting, sent): (Vec<_>, Vec<_>) = calls.partition(|(_, outcome)| *outcome == Outcome::NotSent);
         // Those that wait first: else the place of one that was sent would be given to them.
         for (call, outcome) in waiting.into_iter().chain(sent) {
-            let errand = self.take_errand(call);
+            let forwarded = self.take_forwarded(call);
             self.abandon_call(call, Some(id), "the session has ended");
-            if let Some(errand) = errand {
-                let fault = errand.after_rounds(ended.clone().outcome(outcome));
-                let message = fault_message(errand.id.get(), &fault);
-                self.finish(errand.voice, Some(call), ended.code.status(), message);
+            if let Some(forwarded) = forwarded {
+                let fault = forwarded.after_rounds(ended.clone().outcome(outcome));
+                let message = fault_message(forwarded.id.get(), &fault);
+                self.finish(forwarded.post, Some(call), ended.code.status(), message);
             }
         }
-        if let Some(conn) = session.ears {
+        if let Some(conn) = session.get_stream {
             self.close_conn(conn);
         }
-        for voice in self.voices_of(id) {
-            self.hang_up(voice);
+        for post in self.posts_of(id) {
+            self.hang_up(post);
         }
         for (parent, own) in &session.private {
             self.give_private_back(&session.owner, *parent);
@@ -242,13 +242,12 @@ impl Core {
     }
 
     fn end_listening(&mut self, is: impl Fn(&Listening) -> bool) {
-        let listens = |voice: &Voice| voice.listening.as_ref().is_some_and(&is);
-        let mut voices: Vec<VoiceId> =
-            self.voices.iter().filter(|(_, voice)| listens(voice)).map(|(id, _)| *id).collect();
-        voices.sort();
-        for voice in voices {
-            let listening = self.voices.get_mut(&voice).and_then(|voice| voice.listening.take());
-            self.hang_up(voice);
+        let listens = |post: &PendingPost| post.listening.as_ref().is_some_and(&is);
+        let mut posts: Vec<PostId> = self.posts.iter().filter(|(_, post)| listens(post)).map(|(id, _)| *id).collect();
+        posts.sort();
+        for post in posts {
+            let listening = self.posts.get_mut(&post).and_then(|post| post.listening.take());
+            self.hang_up(post);
             if let Some(listening) = listening {
                 self.stopped_listening(&listening);
             }

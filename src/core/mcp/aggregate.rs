@@ -4,11 +4,11 @@
 //! costs the others nothing.
 
 use crate::core::Core;
-use crate::core::mcp::sessions::ErrandKind;
+use crate::core::mcp::sessions::RequestKind;
 use crate::core::mcp::wording::{INVALID_PARAMS, METHOD_NOT_FOUND, fault_message, rpc_error, stateless_status};
 use crate::core::peers::listings::Listing;
-use crate::core::servers::server::{Face, Server};
-use crate::ids::{ServerId, SessionId, VoiceId};
+use crate::core::servers::server::{Advertised, Server};
+use crate::ids::{PostId, ServerId, SessionId};
 use crate::limits::{LIST_PAGE_MAX, NAME_MAX, STREAM_BACKLOG_MAX};
 use crate::model::principal::Principal;
 use crate::wire::backlog::Shared;
@@ -20,8 +20,8 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 impl Core {
-    pub(in crate::core) fn own_face(&self) -> Face {
-        Face {
+    pub(in crate::core) fn own_face(&self) -> Advertised {
+        Advertised {
             capabilities: concat!(
                 r#"{"tools":{"listChanged":true},"prompts":{"listChanged":true},"#,
                 r#""resources":{"listChanged":true,"subscribe":true},"completions":{},"logging":{}}"#
@@ -34,7 +34,7 @@ impl Core {
 
     pub(in crate::core) fn aggregate_request(
         &mut self,
-        voice: VoiceId,
+        post: PostId,
         session: SessionId,
         id: Json<'_>,
         method: &str,
@@ -42,28 +42,28 @@ impl Core {
     ) {
         let Some(sees) = self.sessions.get(session).map(|session| session.sees.clone()) else { return };
         if let Some(list) = Listing::ALL.into_iter().find(|list| list.method() == method) {
-            return self.finish_list(voice, id, list, &sees, params, "");
+            return self.finish_list(post, id, list, &sees, params, "");
         }
         let (server, params) = match self.addressed(method, params, &sees) {
             Ok(found) => found,
-            Err((code, message)) => return self.finish(voice, None, 200, rpc_error(id.get(), code, &message)),
+            Err((code, message)) => return self.finish(post, None, 200, rpc_error(id.get(), code, &message)),
         };
         let server = match self.serving(session, server) {
             Ok(server) => server,
-            Err(fault) => return self.finish(voice, None, 200, fault_message(id.get(), &fault)),
+            Err(fault) => return self.finish(post, None, 200, fault_message(id.get(), &fault)),
         };
         match method {
             "resources/subscribe" | "resources/unsubscribe" => {
-                self.subscription(voice, session, server, id, method, Some(params.as_json()));
+                self.subscription(post, session, server, id, method, Some(params.as_json()));
             }
-            _ => self.forward(voice, session, server, id, method, Some(params.as_json()), ErrandKind::Plain),
+            _ => self.forward(post, session, server, id, method, Some(params.as_json()), RequestKind::Plain),
         }
     }
 
     /// For a client without a session. `Ok`: the server to ask, and the params for it.
     pub(in crate::core) fn aggregate_stateless(
         &mut self,
-        voice: VoiceId,
+        post: PostId,
         who: &Principal,
         id: Json<'_>,
         method: &str,
@@ -71,19 +71,19 @@ impl Core {
     ) -> Option<(ServerId, JsonBuf)> {
         if method == "server/discover" {
             let result = self.own_face().discover_result();
-            self.finish(voice, None, 200, jsonrpc::result(id.get(), result.as_bytes()));
+            self.finish(post, None, 200, jsonrpc::result(id.get(), result.as_bytes()));
             return None;
         }
         if let Some(list) = Listing::ALL.into_iter().find(|list| list.method() == method) {
             let hints = r#""resultType":"complete","ttlMs":0,"cacheScope":"private","#;
-            self.finish_list(voice, id, list, &who.servers, Some(params), hints);
+            self.finish_list(post, id, list, &who.servers, Some(params), hints);
             return None;
         }
         match self.addressed(method, Some(params), &who.servers) {
             Ok(found) => Some(found),
             Err((code, message)) => {
                 let status = stateless_status(code);
-                self.finish(voice, None, status, rpc_error(id.get(), code, &message));
+                self.finish(post, None, status, rpc_error(id.get(), code, &message));
                 None
             }
         }
@@ -92,7 +92,7 @@ impl Core {
     /// A page of all that this client may see, from its cursor on. A stream has smaller ones: there they are copied.
     fn finish_list(
         &mut self,
-        voice: VoiceId,
+        post: PostId,
         id: Json<'_>,
         list: Listing,
         sees: &[String],
@@ -101,13 +101,13 @@ impl Core {
     ) {
         let after = match params.map_or(Ok(None), cursor) {
             Ok(after) => after,
-            Err(message) => return self.finish(voice, None, 200, rpc_error(id.get(), INVALID_PARAMS, &message)),
+            Err(message) => return self.finish(post, None, 200, rpc_error(id.get(), INVALID_PARAMS, &message)),
         };
-        let most = if self.is_streamed(voice) { STREAM_BACKLOG_MAX } else { LIST_PAGE_MAX };
+        let most = if self.is_streamed(post) { STREAM_BACKLOG_MAX } else { LIST_PAGE_MAX };
         let (items, last) = self.joint_page(list, sees, after.as_deref(), most);
         let next = last.map_or(String::new(), |last| format!(r#","nextCursor":{}"#, json!(last)));
         let before = format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{{hints}"{}":["#, id.get(), list.keys().0);
-        self.finish_shared(voice, before, items, format!("]{next}}}}}"));
+        self.finish_shared(post, before, items, format!("]{next}}}}}"));
     }
 
     /// What servers offer, one after the other by name, and the last of these if there are more.

@@ -100,9 +100,9 @@ impl Core {
             Listing::Prompts => listening.prompts,
             Listing::Resources | Listing::Templates => listening.resources,
         };
-        for (voice, subscription) in self.listeners(|listening| is(listening) && wants(listening)) {
+        for (post, subscription) in self.listeners(|listening| is(listening) && wants(listening)) {
             let params = crate::core::mcp::notifications::tagged(&subscription, None);
-            self.emit(voice, jsonrpc::message(list.changed(), Some(&params)));
+            self.emit(post, jsonrpc::message(list.changed(), Some(&params)));
         }
     }
 }

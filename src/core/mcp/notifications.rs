@@ -9,7 +9,7 @@ use crate::core::peers::calls::{Caller, Stage};
 use crate::core::peers::listings::Listing;
 use crate::core::servers::server::Kin;
 use crate::core::{Core, Timer};
-use crate::ids::{CallId, InstanceId, ServerId, SessionId, VoiceId};
+use crate::ids::{CallId, InstanceId, PostId, ServerId, SessionId};
 use crate::model::protocol::Level;
 use crate::wire::json::Json;
 use crate::wire::jsonrpc;
@@ -59,8 +59,8 @@ impl Core {
             "notifications/tasks/status" if !self.is_private(id) => {}
             _ => {
                 if let Busy::With(call) = self.busy_with(id) {
-                    let voice = self.errands[&call].voice;
-                    self.emit(voice, jsonrpc::message(method, params.map(Json::get)));
+                    let post = self.forwarded[&call].post;
+                    self.emit(post, jsonrpc::message(method, params.map(Json::get)));
                 }
             }
         }
@@ -84,12 +84,12 @@ impl Core {
             Stage::Sent { instance: to } => known.server == id && to == instance,
             Stage::Queued { .. } => false,
         });
-        let Some(errand) = self.errands.get(&call).filter(|_| current) else { return };
-        let Some(token) = &errand.token else { return };
+        let Some(forwarded) = self.forwarded.get(&call).filter(|_| current) else { return };
+        let Some(token) = &forwarded.token else { return };
         let params = jsonrpc::spliced(raw.get(), wire.token.get(), token.get());
-        let (voice, timeout_ms) = (errand.voice, errand.timeout_ms);
+        let (post, timeout_ms) = (forwarded.post, forwarded.timeout_ms);
         self.postpone(call, timeout_ms);
-        self.emit(voice, jsonrpc::message("notifications/progress", Some(&params)));
+        self.emit(post, jsonrpc::message("notifications/progress", Some(&params)));
     }
 
     /// Somebody is at work on it: its time begins anew.
@@ -110,15 +110,15 @@ impl Core {
         let message = || jsonrpc::message("notifications/message", params.map(Json::get));
         match self.busy_with(id) {
             Busy::With(call) => {
-                let errand = &self.errands[&call];
-                let session = errand.session.and_then(|session| self.sessions.get(session));
+                let forwarded = &self.forwarded[&call];
+                let session = forwarded.session.and_then(|session| self.sessions.get(session));
                 let wanted = match session {
                     Some(session) => session.level.is_none_or(|least| level >= least),
-                    None => errand.level.is_some_and(|least| level >= least),
+                    None => forwarded.level.is_some_and(|least| level >= least),
                 };
-                let (voice, session) = (errand.voice, errand.session.filter(|_| wanted));
+                let (post, session) = (forwarded.post, forwarded.session.filter(|_| wanted));
                 if wanted
-                    && !self.emit(voice, message())
+                    && !self.emit(post, message())
                     && let Some(session) = session
                 {
                     self.tell_session(session, message());
@@ -145,9 +145,9 @@ impl Core {
                 Some(Caller::Handshake | Caller::List(_) | Caller::Own) | None => {}
                 Some(Caller::Client(_)) => return Busy::Unclear,
                 Some(Caller::Mcp) => {
-                    let Some(errand) = self.errands.get(call) else { return Busy::Unclear };
+                    let Some(forwarded) = self.forwarded.get(call) else { return Busy::Unclear };
                     // Within a session all calls are one client's; without one, nothing is known to belong together.
-                    let whose = errand.session.map_or(Whose::Call(*call), Whose::Session);
+                    let whose = forwarded.session.map_or(Whose::Call(*call), Whose::Session);
                     match &found {
                         Some((_, other)) if *other != whose => return Busy::Unclear,
                         Some(_) => {}
@@ -168,12 +168,12 @@ impl Core {
 
     // --- resources --------------------------------------------------------------------------------------------------
 
-    pub(in crate::core) fn listeners(&self, is: impl Fn(&Listening) -> bool) -> Vec<(VoiceId, String)> {
-        let heard = |(id, voice): (&VoiceId, &crate::core::mcp::sessions::Voice)| {
-            let listening = voice.listening.as_ref().filter(|listening| is(listening))?;
+    pub(in crate::core) fn listeners(&self, is: impl Fn(&Listening) -> bool) -> Vec<(PostId, String)> {
+        let heard = |(id, post): (&PostId, &crate::core::mcp::sessions::PendingPost)| {
+            let listening = post.listening.as_ref().filter(|listening| is(listening))?;
             Some((*id, listening.id.get().to_string()))
         };
-        let mut found: Vec<_> = self.voices.iter().filter_map(heard).collect();
+        let mut found: Vec<_> = self.posts.iter().filter_map(heard).collect();
         found.sort();
         found
     }
@@ -199,10 +199,10 @@ impl Core {
         }
         for at_joint in [false, true] {
             let uri = if at_joint { &joint } else { &wire.uri };
-            for (voice, subscription) in self.listeners(|l| l.server.is_none() == at_joint && l.uris.iter().any(covers))
+            for (post, subscription) in self.listeners(|l| l.server.is_none() == at_joint && l.uris.iter().any(covers))
             {
                 let params = tagged(&subscription, Some(uri));
-                self.emit(voice, jsonrpc::message("notifications/resources/updated", Some(&params)));
+                self.emit(post, jsonrpc::message("notifications/resources/updated", Some(&params)));
             }
         }
     }
@@ -221,9 +221,9 @@ impl Core {
         let question = self.questions.remove(&number).expect("just found");
         let params = format!(r#"{{"requestId":{number}}}"#);
         let message = jsonrpc::message("notifications/cancelled", Some(&params));
-        let voice = question.call.and_then(|call| self.errands.get(&call)).map(|errand| errand.voice);
-        if let (Some(voice), Some(_)) = (voice, question.session) {
-            self.emit(voice, message);
+        let post = question.call.and_then(|call| self.forwarded.get(&call)).map(|forwarded| forwarded.post);
+        if let (Some(post), Some(_)) = (post, question.session) {
+            self.emit(post, message);
         }
     }
 

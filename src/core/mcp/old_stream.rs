@@ -29,8 +29,8 @@ impl Core {
             Err(fault) => return self.refuse_message(conn, None, &fault),
         };
         let session = self.sessions.get_mut(id).expect("just opened");
-        (session.old_stream, session.version, session.ears) = (true, Version::V2024_11_05, Some(conn));
-        self.parked.park(conn, WaitOn::Ears(id));
+        (session.old_stream, session.version, session.get_stream) = (true, Version::V2024_11_05, Some(conn));
+        self.parked.park(conn, WaitOn::GetStream(id));
         let events = vec![StreamEvent::Endpoint(format!("{post_to}?session={id}"))];
         self.outputs.push_back(Output::Answer { conn, answer: Answer::Stream { session: None, events } });
         self.deadlines.set(Timer::Stream(conn), self.now.mono_ms + KEEP_ALIVE.as_millis() as u64);
@@ -41,9 +41,9 @@ impl Core {
         match message {
             Message::Request { id, method, params } if method == "initialize" => self.old_hello(session, id, params),
             Message::Request { id, method, params } => {
-                let voice = self.open_voice(None, Some(session), true, 1);
-                self.voices.get_mut(&voice).expect("just opened").stream = Some(0);
-                self.requested(voice, session, id, &method, params);
+                let post = self.open_post(None, Some(session), true, 1);
+                self.posts.get_mut(&post).expect("just opened").stream = Some(0);
+                self.requested(post, session, id, &method, params);
             }
             Message::Notification { .. } | Message::Reply { .. } | Message::Stray => self.told(session, message),
         }
@@ -52,17 +52,17 @@ impl Core {
     /// The session is there already; what the client declares is noted in it.
     fn old_hello(&mut self, session: SessionId, id: Json<'_>, params: Option<Json<'_>>) {
         let Some(server) = self.sessions.get(session).map(|session| session.endpoint) else { return };
-        let face = match server {
-            Some(server) => self.servers.get(&server).and_then(|server| server.face.clone()),
+        let advertised = match server {
+            Some(server) => self.servers.get(&server).and_then(|server| server.advertised.clone()),
             None => Some(self.own_face()),
         };
-        let message = match (Greeting::declared(params), face) {
+        let message = match (Greeting::declared(params), advertised) {
             (Err(message), _) => rpc_error(id.get(), INVALID_PARAMS, &message),
             (Ok(_), None) => rpc_error(id.get(), -32000, "the server is not ready yet; try again"),
-            (Ok((version, abilities)), Some(face)) => {
+            (Ok((version, abilities)), Some(advertised)) => {
                 let known = self.sessions.get_mut(session).expect("just seen");
                 (known.abilities, known.version) = (abilities, version);
-                jsonrpc::result(id.get(), face.initialize_result(version).as_bytes())
+                jsonrpc::result(id.get(), advertised.initialize_result(version).as_bytes())
             }
         };
         self.tell_session(session, message);

@@ -1,5 +1,5 @@
 //! MCP clients with a session (`admission.rs`): what they post, and the streams they open. Owns the meaning of their
-//! messages; what a server says back is routed in `fanout.rs` and `questions.rs`, and leaves through `voices.rs`.
+//! messages; what a server says back is routed in `fanout.rs` and `questions.rs`, and leaves through `posts.rs`.
 //! Invariant: a client reaches a session only if it is the one that opened it, at the endpoint where it did.
 
 use crate::api::mcp::forwarding::kept_back;
@@ -8,7 +8,7 @@ use crate::api::response::{Answer, StreamEvent};
 use crate::core::clients::parked::WaitOn;
 use crate::core::contract::Output;
 use crate::core::mcp::era::params::{Newer, older_result};
-use crate::core::mcp::sessions::{Again, Era, Errand, ErrandKind, NOBODY};
+use crate::core::mcp::sessions::{Era, ForwardedRequest, InputRounds, NOBODY, RequestKind};
 use crate::core::mcp::wording::{
     Body, INVALID_REQUEST, METHOD_NOT_FOUND, Settled, fault_message, minted_token, rpc_error, stateless_error,
     stateless_status,
@@ -17,7 +17,7 @@ use crate::core::peers::calls::Caller;
 use crate::core::servers::server::{Dialect, Kin};
 use crate::core::{Core, Timer};
 use crate::ids::EventId;
-use crate::ids::{CallId, ConnId, ServerId, SessionId, VoiceId};
+use crate::ids::{CallId, ConnId, PostId, ServerId, SessionId};
 use crate::limits::{KEEP_ALIVE, SESSION_CALLS_MAX, STREAM_AFTER};
 use crate::model::fault::{Code, Fault};
 use crate::model::principal::Principal;
@@ -101,25 +101,25 @@ impl Core {
             self.outputs.push_back(Output::Answer { conn, answer: Answer::Accepted });
             return;
         }
-        let voice = self.open_voice(Some(conn), Some(session), takes != Takes::Json, due);
+        let post = self.open_post(Some(conn), Some(session), takes != Takes::Json, due);
         if batch || takes == Takes::Stream {
-            self.open_stream(voice);
+            self.open_stream(post);
         }
         for message in messages {
             match message {
-                Message::Request { id, method, params } => self.requested(voice, session, id, &method, params),
+                Message::Request { id, method, params } => self.requested(post, session, id, &method, params),
                 Message::Notification { .. } | Message::Reply { .. } | Message::Stray => self.told(session, message),
             }
         }
         // A call that takes its time goes over a stream, which can be kept alive and resumed.
-        if self.voices.get(&voice).is_some_and(|voice| voice.stream.is_none()) {
+        if self.posts.get(&post).is_some_and(|post| post.stream.is_none()) {
             self.deadlines.set(Timer::Stream(conn), self.now.mono_ms + STREAM_AFTER.as_millis() as u64);
         }
     }
 
     pub(in crate::core) fn requested(
         &mut self,
-        voice: VoiceId,
+        post: PostId,
         session: SessionId,
         id: Json<'_>,
         method: &str,
@@ -127,21 +127,21 @@ impl Core {
     ) {
         let Some(server) = self.sessions.get(session).map(|session| session.server) else { return };
         match (method, server) {
-            ("ping", _) => self.finish(voice, None, 200, jsonrpc::result(id.get(), b"{}")),
+            ("ping", _) => self.finish(post, None, 200, jsonrpc::result(id.get(), b"{}")),
             ("initialize", _) => {
                 let message = "this session is initialized; initialize without Mcp-Session-Id for another";
-                self.finish(voice, None, 200, rpc_error(id.get(), INVALID_REQUEST, message));
+                self.finish(post, None, 200, rpc_error(id.get(), INVALID_REQUEST, message));
             }
-            ("logging/setLevel", _) => self.set_level(voice, session, id, params),
+            ("logging/setLevel", _) => self.set_level(post, session, id, params),
             _ if self.is_kept_back(method, server) => {
                 let message = format!("Method not found: {method}");
-                self.finish(voice, None, 200, rpc_error(id.get(), METHOD_NOT_FOUND, &message));
+                self.finish(post, None, 200, rpc_error(id.get(), METHOD_NOT_FOUND, &message));
             }
-            (_, None) => self.aggregate_request(voice, session, id, method, params),
+            (_, None) => self.aggregate_request(post, session, id, method, params),
             ("resources/subscribe" | "resources/unsubscribe", Some(server)) => {
-                self.subscription(voice, session, server, id, method, params);
+                self.subscription(post, session, server, id, method, params);
             }
-            (_, Some(server)) => self.forward(voice, session, server, id, method, params, ErrandKind::Plain),
+            (_, Some(server)) => self.forward(post, session, server, id, method, params, RequestKind::Plain),
         }
     }
 
@@ -162,29 +162,29 @@ impl Core {
     #[allow(clippy::too_many_arguments)] // one call, named by its parts
     pub(in crate::core) fn forward(
         &mut self,
-        voice: VoiceId,
+        post: PostId,
         session_id: SessionId,
         server: ServerId,
         id: Json<'_>,
         method: &str,
         params: Option<Json<'_>>,
-        kind: ErrandKind,
+        kind: RequestKind,
     ) {
         let Some(session) = self.sessions.get(session_id) else { return };
         if session.calls.len() >= SESSION_CALLS_MAX {
             let message = format!("{SESSION_CALLS_MAX} requests of this session wait already");
-            return self.finish(voice, None, 200, fault_message(id.get(), &Fault::new(Code::QueueFull, message)));
+            return self.finish(post, None, 200, fault_message(id.get(), &Fault::new(Code::QueueFull, message)));
         }
         let (abilities, level, owner) = (session.abilities, session.level, Arc::clone(&session.owner));
         let newer = self.servers.get(&server).is_some_and(|server| server.dialect == Dialect::Stateless);
-        let again = newer.then(|| Box::new(Again::first(method, params)));
-        let kept = again.as_ref().map_or(0, |again| again.kept_bytes());
+        let rounds = newer.then(|| Box::new(InputRounds::first(method, params)));
+        let kept = rounds.as_ref().map_or(0, |rounds| rounds.kept_bytes());
         if kept > 0 && kept > self.shares.room(&Owner::Principal(Arc::clone(&owner)), Resource::Memory) {
             let fault = Fault::new(Code::QueueFull, "your requests that wait are too large together");
-            return self.finish(voice, None, 200, fault_message(id.get(), &fault.retry_after_ms(1_000)));
+            return self.finish(post, None, 200, fault_message(id.get(), &fault.retry_after_ms(1_000)));
         }
-        let sent = match &again {
-            Some(again) => self.submit_newer(server, &owner, &Newer { abilities: &abilities, level }, again),
+        let sent = match &rounds {
+            Some(rounds) => self.submit_newer(server, &owner, &Newer { abilities: &abilities, level }, rounds),
             None => {
                 let mut token = None;
                 let sent = self.submit(server, Some(&owner), None, Caller::Mcp, |call| {
@@ -197,9 +197,9 @@ impl Core {
         };
         match sent {
             Ok((call, timeout_ms, token)) => {
-                let errand = Errand {
+                let forwarded = ForwardedRequest {
                     server,
-                    voice,
+                    post,
                     session: Some(session_id),
                     id: id.kept(),
                     token,
@@ -209,13 +209,13 @@ impl Core {
                     era: if newer { Era::SessionOverStateless } else { Era::Same },
                     timeout_ms,
                     owner,
-                    again,
+                    rounds,
                 };
-                self.insert_errand(call, errand);
+                self.insert_forwarded(call, forwarded);
                 self.sessions.get_mut(session_id).expect("just seen").calls.push(call);
-                self.voices.get_mut(&voice).expect("it asks").calls.push(call);
+                self.posts.get_mut(&post).expect("it asks").calls.push(call);
             }
-            Err(fault) => self.finish(voice, None, 200, fault_message(id.get(), &fault)),
+            Err(fault) => self.finish(post, None, 200, fault_message(id.get(), &fault)),
         }
     }
 
@@ -244,11 +244,11 @@ impl Core {
         }
         let Some(wire) = params.and_then(|raw| serde_json::from_str::<Wire<'_>>(raw.get()).ok()) else { return };
         let Some(session) = self.sessions.get(session) else { return };
-        let is_it = |call: &&CallId| self.errands.get(call).is_some_and(|e| e.id.get() == wire.request_id.get());
+        let is_it = |call: &&CallId| self.forwarded.get(call).is_some_and(|e| e.id.get() == wire.request_id.get());
         let Some(call) = session.calls.iter().find(is_it).copied() else { return };
-        let voice = self.errands[&call].voice;
-        self.drop_errand(call, "the client has cancelled it");
-        self.unanswered(voice, call);
+        let post = self.forwarded[&call].post;
+        self.drop_forwarded(call, "the client has cancelled it");
+        self.unanswered(post, call);
     }
 
     // --- streams that a client opens ----------------------------------------------------------------------------------
@@ -268,8 +268,8 @@ impl Core {
             events.push(StreamEvent::Message { id: Some(id), data });
         }
         // The newest wins: the other may be a connection whose end nobody has noticed yet.
-        let before = session.ears.replace(conn);
-        self.parked.park(conn, WaitOn::Ears(id));
+        let before = session.get_stream.replace(conn);
+        self.parked.park(conn, WaitOn::GetStream(id));
         self.outputs.push_back(Output::Answer { conn, answer: Answer::Stream { session: None, events } });
         self.deadlines.set(Timer::Stream(conn), self.now.mono_ms + KEEP_ALIVE.as_millis() as u64);
         if let Some(before) = before {
@@ -282,12 +282,12 @@ impl Core {
         let session = self.sessions.get(id).expect("looked up before");
         let replay = session.log.after(after);
         let events = replay.map(|(id, data)| StreamEvent::Message { id: Some(id), data }).collect();
-        let voice = session.streams.get(&after.stream).copied();
+        let post = session.streams.get(&after.stream).copied();
         self.outputs.push_back(Output::Answer { conn, answer: Answer::Stream { session: None, events } });
-        match voice.and_then(|voice| Some((voice, self.voices.get_mut(&voice)?))) {
-            Some((voice, open)) => {
+        match post.and_then(|post| Some((post, self.posts.get_mut(&post)?))) {
+            Some((post, open)) => {
                 let before = open.conn.replace(conn);
-                self.parked.park(conn, WaitOn::Voice(voice));
+                self.parked.park(conn, WaitOn::Post(post));
                 self.deadlines.set(Timer::Stream(conn), self.now.mono_ms + KEEP_ALIVE.as_millis() as u64);
                 if let Some(before) = before {
                     self.close_conn(before);
@@ -300,17 +300,17 @@ impl Core {
     // --- answers --------------------------------------------------------------------------------------------------------
 
     /// The server has answered, or will not: the client hears it under its own id.
-    pub(in crate::core) fn errand_replied(&mut self, call: CallId, reply: &Reply<'_>) {
-        let mut errand = self.take_errand(call);
-        if let (Some(Errand { era: Era::SessionOverStateless, .. }), Reply::Result(raw)) = (&errand, reply)
-            && self.asks_for_input(call, &mut errand, *raw)
+    pub(in crate::core) fn request_replied(&mut self, call: CallId, reply: &Reply<'_>) {
+        let mut forwarded = self.take_forwarded(call);
+        if let (Some(ForwardedRequest { era: Era::SessionOverStateless, .. }), Reply::Result(raw)) = (&forwarded, reply)
+            && self.asks_for_input(call, &mut forwarded, *raw)
         {
             return;
         }
-        let Some(errand) = errand else { return };
-        let (status, body) = match (errand.era, reply) {
+        let Some(forwarded) = forwarded else { return };
+        let (status, body) = match (forwarded.era, reply) {
             (Era::Same, Reply::Result(raw)) => {
-                self.settle_subscription(&errand);
+                self.settle_subscription(&forwarded);
                 (200, Body::Result(raw.get().as_bytes().into()))
             }
             (Era::SessionOverStateless, Reply::Result(raw)) => (200, Body::Result(older_result(*raw).into())),
@@ -318,69 +318,73 @@ impl Core {
                 (200, Body::Error(raw.get().as_bytes().into()))
             }
             (Era::Stateless | Era::StatelessOverSessions, Reply::Result(raw)) => {
-                (200, Body::Result(self.stateless_result(&errand, call, *raw).into()))
+                (200, Body::Result(self.stateless_result(&forwarded, call, *raw).into()))
             }
             (Era::Stateless | Era::StatelessOverSessions, Reply::Error { code, raw }) => {
-                let (code, raw) = stateless_error(&errand, *code, raw.get());
+                let (code, raw) = stateless_error(&forwarded, *code, raw.get());
                 (stateless_status(code), Body::Error(raw.into_owned().into_bytes().into()))
             }
             (_, Reply::Neither) => {
                 let fault = Fault::new(Code::BadServerOutput, "the reply has neither a valid result nor an error");
-                return self.settled(call, &errand, Settled::fault(&fault));
+                return self.settled(call, &forwarded, Settled::fault(&fault));
             }
         };
-        self.settled(call, &errand, Settled { status, body });
+        self.settled(call, &forwarded, Settled { status, body });
     }
 
-    pub(in crate::core) fn errand_failed(&mut self, call: CallId, fault: &Fault) {
-        let Some(errand) = self.take_errand(call) else { return };
-        self.settled(call, &errand, Settled::fault(&errand.after_rounds(fault.clone())));
+    pub(in crate::core) fn request_failed(&mut self, call: CallId, fault: &Fault) {
+        let Some(forwarded) = self.take_forwarded(call) else { return };
+        self.settled(call, &forwarded, Settled::fault(&forwarded.after_rounds(fault.clone())));
     }
 
-    fn settled(&mut self, call: CallId, errand: &Errand, answer: Settled<'_>) {
-        match (errand.voice, answer) {
-            (NOBODY, answer) => self.keep_answer(call, errand, answer),
-            (voice, Settled { status: 200, body: Body::Result(result) }) => {
-                self.finish_with(voice, call, errand.id.get(), result);
+    fn settled(&mut self, call: CallId, forwarded: &ForwardedRequest, answer: Settled<'_>) {
+        match (forwarded.post, answer) {
+            (NOBODY, answer) => self.keep_answer(call, forwarded, answer),
+            (post, Settled { status: 200, body: Body::Result(result) }) => {
+                self.finish_with(post, call, forwarded.id.get(), result);
             }
-            (voice, answer) => self.finish(voice, Some(call), answer.status, answer.message(errand.id.get())),
+            (post, answer) => self.finish(post, Some(call), answer.status, answer.message(forwarded.id.get())),
         }
     }
 
-    fn settle_subscription(&mut self, errand: &Errand) {
-        let Some(session) = errand.session.and_then(|id| self.sessions.get_mut(id)) else { return };
-        match &errand.kind {
-            ErrandKind::Subscribe(uri) => _ = session.subscriptions.insert((errand.server, uri.clone())),
-            // Again: the answer to a subscription may have come after it was given up.
-            ErrandKind::Unsubscribe(uri) => _ = session.subscriptions.remove(&(errand.server, uri.clone())),
-            ErrandKind::Plain | ErrandKind::Cacheable | ErrandKind::ReadResource => {}
+    fn settle_subscription(&mut self, forwarded: &ForwardedRequest) {
+        let Some(session) = forwarded.session.and_then(|id| self.sessions.get_mut(id)) else { return };
+        match &forwarded.kind {
+            RequestKind::Subscribe(uri) => _ = session.subscriptions.insert((forwarded.server, uri.clone())),
+            // InputRounds: the answer to a subscription may have come after it was given up.
+            RequestKind::Unsubscribe(uri) => _ = session.subscriptions.remove(&(forwarded.server, uri.clone())),
+            RequestKind::Plain | RequestKind::Cacheable | RequestKind::ReadResource => {}
         }
     }
 
-    pub(in crate::core) fn insert_errand(&mut self, call: CallId, errand: Errand) {
-        if let Some(again) = &errand.again {
-            self.shares.put(&Owner::Principal(Arc::clone(&errand.owner)), Resource::Memory, again.kept_bytes());
+    pub(in crate::core) fn insert_forwarded(&mut self, call: CallId, forwarded: ForwardedRequest) {
+        if let Some(rounds) = &forwarded.rounds {
+            self.shares.put(&Owner::Principal(Arc::clone(&forwarded.owner)), Resource::Memory, rounds.kept_bytes());
         }
-        self.errands.insert(call, errand);
+        self.forwarded.insert(call, forwarded);
     }
 
-    pub(in crate::core) fn take_errand(&mut self, call: CallId) -> Option<Errand> {
-        let errand = self.errands.remove(&call)?;
-        if let Some(again) = &errand.again {
-            self.shares.give_back(&Owner::Principal(Arc::clone(&errand.owner)), Resource::Memory, again.kept_bytes());
+    pub(in crate::core) fn take_forwarded(&mut self, call: CallId) -> Option<ForwardedRequest> {
+        let forwarded = self.forwarded.remove(&call)?;
+        if let Some(rounds) = &forwarded.rounds {
+            self.shares.give_back(
+                &Owner::Principal(Arc::clone(&forwarded.owner)),
+                Resource::Memory,
+                rounds.kept_bytes(),
+            );
         }
         self.deadlines.cancel(Timer::Call(call));
-        if let Some(session) = errand.session.and_then(|id| self.sessions.get_mut(id)) {
+        if let Some(session) = forwarded.session.and_then(|id| self.sessions.get_mut(id)) {
             session.calls.retain(|other| *other != call);
             session.used_ms = self.now.mono_ms;
         }
         self.withdraw_questions(call);
-        Some(errand)
+        Some(forwarded)
     }
 
     /// Nobody waits for it any more: the server is told, and the slot is free.
-    pub(in crate::core) fn drop_errand(&mut self, call: CallId, why: &str) {
-        let session = self.take_errand(call).and_then(|errand| errand.session);
+    pub(in crate::core) fn drop_forwarded(&mut self, call: CallId, why: &str) {
+        let session = self.take_forwarded(call).and_then(|forwarded| forwarded.session);
         self.abandon_call(call, session, why);
     }
 

@@ -2,11 +2,11 @@
 //! process is told what covers them all, again after every restart, and no more once nobody wants it.
 
 use crate::core::Core;
-use crate::core::mcp::sessions::{Era, ErrandKind};
+use crate::core::mcp::sessions::{Era, RequestKind};
 use crate::core::mcp::wording::{INVALID_PARAMS, METHOD_NOT_FOUND, fault_message, rpc_error};
 use crate::core::peers::calls::Caller;
 use crate::core::servers::server::Dialect;
-use crate::ids::{ServerId, SessionId, VoiceId};
+use crate::ids::{PostId, ServerId, SessionId};
 use crate::limits::{SUBSCRIBED_BYTES_MAX, SUBSCRIBED_BYTES_PER_OWNER, SUBSCRIPTIONS_MAX, TOOL_LIST_TIMEOUT, URI_MAX};
 use crate::model::fault::{Code, Fault};
 use crate::model::protocol::Level;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 impl Core {
     pub(in crate::core) fn set_level(
         &mut self,
-        voice: VoiceId,
+        post: PostId,
         session: SessionId,
         id: Json<'_>,
         params: Option<Json<'_>>,
@@ -31,23 +31,23 @@ impl Core {
         let level = params.and_then(|raw| serde_json::from_str::<Wire>(raw.get()).ok());
         let Some(level) = level.and_then(|wire| Level::of(&wire.level)) else {
             let message = "level: expected one of debug, info, notice, warning, error, critical, alert, emergency";
-            return self.finish(voice, None, 200, rpc_error(id.get(), INVALID_PARAMS, message));
+            return self.finish(post, None, 200, rpc_error(id.get(), INVALID_PARAMS, message));
         };
         let Some(known) = self.sessions.get_mut(session) else { return };
         known.level = Some(level);
         if let Some(server) = known.server {
             if !self.servers.get(&server).is_some_and(|server| server.offers("logging")) {
                 let message = "this server sends no log messages";
-                return self.finish(voice, None, 200, rpc_error(id.get(), METHOD_NOT_FOUND, message));
+                return self.finish(post, None, 200, rpc_error(id.get(), METHOD_NOT_FOUND, message));
             }
             self.merge_level(server);
         }
-        self.finish(voice, None, 200, jsonrpc::result(id.get(), b"{}"));
+        self.finish(post, None, 200, jsonrpc::result(id.get(), b"{}"));
     }
 
     pub(in crate::core) fn subscription(
         &mut self,
-        voice: VoiceId,
+        post: PostId,
         session_id: SessionId,
         server: ServerId,
         id: Json<'_>,
@@ -61,7 +61,7 @@ impl Core {
         let uri = params.and_then(|raw| serde_json::from_str::<Wire>(raw.get()).ok()).map(|wire| wire.uri);
         let Some(uri) = uri.filter(|uri| uri.len() <= URI_MAX) else {
             let message = "uri: expected the URI of a resource";
-            return self.finish(voice, None, 200, rpc_error(id.get(), INVALID_PARAMS, message));
+            return self.finish(post, None, 200, rpc_error(id.get(), INVALID_PARAMS, message));
         };
         let Some(session) = self.sessions.get_mut(session_id) else { return };
         let here = (server, uri);
@@ -73,17 +73,17 @@ impl Core {
                 self.listen_to(server);
             }
             if newer || wanted {
-                return self.finish(voice, None, 200, jsonrpc::result(id.get(), b"{}"));
+                return self.finish(post, None, 200, jsonrpc::result(id.get(), b"{}"));
             }
-            return self.forward(voice, session_id, server, id, method, params, ErrandKind::Unsubscribe(here.1));
+            return self.forward(post, session_id, server, id, method, params, RequestKind::Unsubscribe(here.1));
         }
         if session.subscriptions.len() >= SUBSCRIPTIONS_MAX {
             let message = format!("a session has at most {SUBSCRIPTIONS_MAX} subscriptions");
-            return self.finish(voice, None, 200, rpc_error(id.get(), INVALID_PARAMS, &message));
+            return self.finish(post, None, 200, rpc_error(id.get(), INVALID_PARAMS, &message));
         }
         let owner = Arc::clone(&session.owner);
         if let Err(fault) = self.check_subscribed(&owner, here.1.len()) {
-            return self.finish(voice, None, 200, fault_message(id.get(), &fault));
+            return self.finish(post, None, 200, fault_message(id.get(), &fault));
         }
         let wanted = self.is_wanted(server, &here.1);
         if newer || wanted {
@@ -91,9 +91,9 @@ impl Core {
             if !wanted {
                 self.listen_to(server);
             }
-            return self.finish(voice, None, 200, jsonrpc::result(id.get(), b"{}"));
+            return self.finish(post, None, 200, jsonrpc::result(id.get(), b"{}"));
         }
-        self.forward(voice, session_id, server, id, method, params, ErrandKind::Subscribe(here.1));
+        self.forward(post, session_id, server, id, method, params, RequestKind::Subscribe(here.1));
     }
 
     /// Does anybody still want to hear of this resource?
@@ -103,14 +103,14 @@ impl Core {
 
     fn subscriptions(&self) -> impl Iterator<Item = &(ServerId, String)> {
         let of_sessions = self.sessions.iter().flat_map(|session| &session.subscriptions);
-        let listening = self.voices.values().filter_map(|voice| voice.listening.as_ref());
+        let listening = self.posts.values().filter_map(|post| post.listening.as_ref());
         of_sessions.chain(listening.flat_map(|listening| &listening.uris))
     }
 
     /// May this owner subscribe to so many bytes of names more?
     pub(in crate::core) fn check_subscribed(&self, owner: &Arc<str>, more: usize) -> Result<(), Fault> {
         let of_sessions = self.sessions.iter().map(|session| (&session.owner, &session.subscriptions));
-        let listening = self.voices.values().filter_map(|voice| voice.listening.as_ref());
+        let listening = self.posts.values().filter_map(|post| post.listening.as_ref());
         let (mut own, mut all) = (more, more);
         for (whose, uris) in of_sessions.chain(listening.map(|listening| (&listening.owner, &listening.uris))) {
             let bytes: usize = uris.iter().map(|(_, uri)| uri.len()).sum();
@@ -149,8 +149,9 @@ impl Core {
     /// The most talkative level that anybody wants.
     pub(in crate::core) fn merge_level(&mut self, id: ServerId) {
         let of_sessions = self.sessions.iter().filter(|s| s.server == Some(id)).filter_map(|s| s.level);
-        let over_sessions = self.errands.values().filter(|errand| errand.era == Era::StatelessOverSessions);
-        let of_errands = over_sessions.filter(|errand| errand.server == id).filter_map(|errand| errand.level);
+        let over_sessions = self.forwarded.values().filter(|forwarded| forwarded.era == Era::StatelessOverSessions);
+        let of_errands =
+            over_sessions.filter(|forwarded| forwarded.server == id).filter_map(|forwarded| forwarded.level);
         let wanted = of_sessions.chain(of_errands).min();
         let Some(server) = self.servers.get_mut(&id) else { return };
         // A server without sessions is told with every request.

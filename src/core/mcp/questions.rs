@@ -52,14 +52,14 @@ impl Core {
         if id.get().len() > URI_MAX {
             return Err(format!("the id of a question has at most {URI_MAX} bytes"));
         }
-        let errand = &self.errands[&call];
-        if !errand.abilities.cover(method, params) {
+        let forwarded = &self.forwarded[&call];
+        if !forwarded.abilities.cover(method, params) {
             return Err(format!("the client did not declare that it takes {method}"));
         }
         if self.questions.values().filter(|question| question.instance == instance).count() >= QUESTIONS_MAX {
             return Err(format!("{QUESTIONS_MAX} questions wait for an answer already"));
         }
-        let (voice, session, era) = (errand.voice, errand.session, errand.era);
+        let (post, session, era) = (forwarded.post, forwarded.session, forwarded.era);
         // Only one that is asked by a result is kept until the client has come for it.
         let kept = params.filter(|_| era == Era::StatelessOverSessions);
         if kept.is_some_and(|params| params.get().len() > QUESTION_BYTES_MAX) {
@@ -87,8 +87,8 @@ impl Core {
             Era::Stateless => return Err("a server without sessions asks by its result".to_string()),
             Era::Same | Era::SessionOverStateless => {
                 let message = || jsonrpc::question(number, method, params.map(Json::get));
-                if !self.emit(voice, message()) {
-                    let hears = session.filter(|id| self.sessions.get(*id).is_some_and(|s| s.ears.is_some()));
+                if !self.emit(post, message()) {
+                    let hears = session.filter(|id| self.sessions.get(*id).is_some_and(|s| s.get_stream.is_some()));
                     let session = hears.ok_or("the client takes no stream on which it could be asked")?;
                     self.tell_session(session, message());
                 }
@@ -124,7 +124,7 @@ impl Core {
         let own = match server.kin {
             Kin::Private { .. } => true,
             Kin::Registered | Kin::Companion { .. } => match self.busy_with(server.id) {
-                Busy::With(call) => self.errands[&call].session == Some(session),
+                Busy::With(call) => self.forwarded[&call].session == Some(session),
                 Busy::Idle | Busy::Unclear => false,
             },
         };
@@ -155,9 +155,9 @@ impl Core {
         };
         self.write(question.instance, bytes);
         if let Some(call) = question.call
-            && let Some(errand) = self.errands.get(&call)
+            && let Some(forwarded) = self.forwarded.get(&call)
         {
-            self.postpone(call, errand.timeout_ms);
+            self.postpone(call, forwarded.timeout_ms);
         }
     }
 

@@ -1,13 +1,13 @@
-//! Answers on their way to MCP clients. A voice is one POST that waits: it answers as plain JSON if nothing comes before
+//! Answers on their way to MCP clients. A post is one POST that waits: it answers as plain JSON if nothing comes before
 //! the answer, and becomes a stream of events if something does. Owns that choice and the event ids; never what is said.
-//! Invariant: each request is answered once, on its own voice, or its voice is gone.
+//! Invariant: each request is answered once, on its own post, or its post is gone.
 
 use crate::api::response::{Answer, StreamEvent};
 use crate::core::clients::parked::WaitOn;
 use crate::core::contract::Output;
-use crate::core::mcp::sessions::Voice;
+use crate::core::mcp::sessions::PendingPost;
 use crate::core::{Core, Timer};
-use crate::ids::{CallId, ConnId, SessionId, VoiceId};
+use crate::ids::{CallId, ConnId, PostId, SessionId};
 use crate::limits::KEEP_ALIVE;
 use crate::shares::{Owner, Resource};
 use crate::wire::backlog::Shared;
@@ -16,30 +16,30 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 impl Core {
-    pub(in crate::core) fn open_voice(
+    pub(in crate::core) fn open_post(
         &mut self,
         conn: Option<ConnId>,
         session: Option<SessionId>,
         takes_stream: bool,
         due: usize,
-    ) -> VoiceId {
-        self.voices_minted += 1;
-        let id = VoiceId(self.voices_minted);
+    ) -> PostId {
+        self.posts_minted += 1;
+        let id = PostId(self.posts_minted);
         if let Some(conn) = conn {
-            self.parked.park(conn, WaitOn::Voice(id));
+            self.parked.park(conn, WaitOn::Post(id));
         }
-        let voice = Voice { conn, session, takes_stream, stream: None, due, calls: Vec::new(), listening: None };
-        self.voices.insert(id, voice);
+        let post = PendingPost { conn, session, takes_stream, stream: None, due, calls: Vec::new(), listening: None };
+        self.posts.insert(id, post);
         id
     }
 
     /// The last word to one request.
-    pub(in crate::core) fn finish(&mut self, id: VoiceId, call: Option<CallId>, status: u16, message: Vec<u8>) {
-        let Some(voice) = self.voices.get_mut(&id) else { return };
-        voice.calls.retain(|other| Some(*other) != call);
-        voice.due -= 1;
-        let due = voice.due;
-        if voice.stream.is_some() {
+    pub(in crate::core) fn finish(&mut self, id: PostId, call: Option<CallId>, status: u16, message: Vec<u8>) {
+        let Some(post) = self.posts.get_mut(&id) else { return };
+        post.calls.retain(|other| Some(*other) != call);
+        post.due -= 1;
+        let due = post.due;
+        if post.stream.is_some() {
             self.say(id, message);
             if due == 0 {
                 self.hang_up(id);
@@ -47,8 +47,8 @@ impl Core {
             return;
         }
         assert!(due == 0, "several answers are a stream");
-        let voice = self.voices.remove(&id).expect("just seen");
-        if let Some(conn) = voice.conn {
+        let post = self.posts.remove(&id).expect("just seen");
+        if let Some(conn) = post.conn {
             self.deadlines.cancel(Timer::Stream(conn));
             self.answer(conn, Answer::Message { status, session: None, body: message });
         }
@@ -56,12 +56,12 @@ impl Core {
 
     /// As above, with a result of the server's. Where nothing came before it the payload is copied as it is, and not into a
     /// message: a few bytes before it would put a large one out of step with the memory that it is copied from and to.
-    pub(in crate::core) fn finish_with(&mut self, id: VoiceId, call: CallId, request: &str, result: Cow<'_, [u8]>) {
-        if self.voices.get(&id).is_none_or(|voice| voice.stream.is_some() || voice.due > 1) {
+    pub(in crate::core) fn finish_with(&mut self, id: PostId, call: CallId, request: &str, result: Cow<'_, [u8]>) {
+        if self.posts.get(&id).is_none_or(|post| post.stream.is_some() || post.due > 1) {
             return self.finish(id, Some(call), 200, jsonrpc::result(request, &result));
         }
-        let voice = self.voices.remove(&id).expect("just seen");
-        if let Some(conn) = voice.conn {
+        let post = self.posts.remove(&id).expect("just seen");
+        if let Some(conn) = post.conn {
             self.deadlines.cancel(Timer::Stream(conn));
             let before = format!(r#"{{"jsonrpc":"2.0","id":{request},"result":"#);
             self.answer(conn, Answer::McpResult { before, result: result.into_owned() });
@@ -69,44 +69,44 @@ impl Core {
     }
 
     /// Is its answer one of several, or no more than a part of what it says?
-    pub(in crate::core) fn is_streamed(&self, id: VoiceId) -> bool {
-        self.voices.get(&id).is_none_or(|voice| voice.stream.is_some() || voice.due > 1)
+    pub(in crate::core) fn is_streamed(&self, id: PostId) -> bool {
+        self.posts.get(&id).is_none_or(|post| post.stream.is_some() || post.due > 1)
     }
 
     /// As above, with a result that other clients get, too.
-    pub(in crate::core) fn finish_shared(&mut self, id: VoiceId, before: String, items: Vec<Shared>, behind: String) {
+    pub(in crate::core) fn finish_shared(&mut self, id: PostId, before: String, items: Vec<Shared>, behind: String) {
         if self.is_streamed(id) {
             let mut message = before.into_bytes();
             items.iter().for_each(|item| message.extend_from_slice(item));
             message.extend_from_slice(behind.as_bytes());
             return self.finish(id, None, 200, message);
         }
-        let voice = self.voices.remove(&id).expect("just seen");
-        if let Some(conn) = voice.conn {
+        let post = self.posts.remove(&id).expect("just seen");
+        if let Some(conn) = post.conn {
             self.deadlines.cancel(Timer::Stream(conn));
             self.answer(conn, Answer::McpList { before, items, behind });
         }
     }
 
     /// A request that was cancelled gets no answer, but the connection that carried it must be told that none comes.
-    pub(in crate::core) fn unanswered(&mut self, id: VoiceId, call: CallId) {
-        let Some(voice) = self.voices.get_mut(&id) else { return };
-        voice.calls.retain(|other| *other != call);
-        voice.due -= 1;
-        if voice.due > 0 {
+    pub(in crate::core) fn unanswered(&mut self, id: PostId, call: CallId) {
+        let Some(post) = self.posts.get_mut(&id) else { return };
+        post.calls.retain(|other| *other != call);
+        post.due -= 1;
+        if post.due > 0 {
             return;
         }
-        if voice.stream.is_none() && voice.takes_stream {
+        if post.stream.is_none() && post.takes_stream {
             self.open_stream(id);
         }
         self.hang_up(id);
     }
 
     /// Something that comes before the answer. False: this client takes no stream, and it was not said.
-    pub(in crate::core) fn emit(&mut self, id: VoiceId, message: Vec<u8>) -> bool {
-        let Some(voice) = self.voices.get(&id) else { return false };
-        if voice.stream.is_none() {
-            if !voice.takes_stream {
+    pub(in crate::core) fn emit(&mut self, id: PostId, message: Vec<u8>) -> bool {
+        let Some(post) = self.posts.get(&id) else { return false };
+        if post.stream.is_none() {
+            if !post.takes_stream {
                 return false;
             }
             self.open_stream(id);
@@ -115,31 +115,31 @@ impl Core {
         true
     }
 
-    pub(in crate::core) fn open_stream(&mut self, id: VoiceId) {
-        let Some(voice) = self.voices.get_mut(&id) else { return };
-        assert!(voice.stream.is_none(), "a stream is opened once");
+    pub(in crate::core) fn open_stream(&mut self, id: PostId) {
+        let Some(post) = self.posts.get_mut(&id) else { return };
+        assert!(post.stream.is_none(), "a stream is opened once");
         let mut events = Vec::new();
-        match voice.session.and_then(|session| self.sessions.get_mut(session)) {
+        match post.session.and_then(|session| self.sessions.get_mut(session)) {
             Some(session) => {
                 session.streams_minted += 1;
                 let stream = session.streams_minted;
                 session.streams.insert(stream, id);
-                voice.stream = Some(stream);
+                post.stream = Some(stream);
                 if session.version.knows_priming() {
                     events.push(StreamEvent::Prime { id: session.log.mark(stream) });
                 }
             }
-            None => voice.stream = Some(0),
+            None => post.stream = Some(0),
         }
-        if let Some(conn) = voice.conn {
+        if let Some(conn) = post.conn {
             self.outputs.push_back(Output::Answer { conn, answer: Answer::Stream { session: None, events } });
             self.deadlines.set(Timer::Stream(conn), self.now.mono_ms + KEEP_ALIVE.as_millis() as u64);
         }
     }
 
-    fn say(&mut self, id: VoiceId, message: Vec<u8>) {
-        let voice = &self.voices[&id];
-        let (conn, session, stream) = (voice.conn, voice.session, voice.stream.expect("it is a stream"));
+    fn say(&mut self, id: PostId, message: Vec<u8>) {
+        let post = &self.posts[&id];
+        let (conn, session, stream) = (post.conn, post.session, post.stream.expect("it is a stream"));
         match session {
             Some(session) if self.sessions.get(session).is_some_and(|session| session.old_stream) => {
                 self.tell_session(session, message);
@@ -163,7 +163,7 @@ impl Core {
     pub(in crate::core) fn tell_session(&mut self, id: SessionId, message: Vec<u8>) {
         let data: Arc<[u8]> = message.into();
         let Some(session) = self.sessions.get(id) else { return };
-        let (conn, old) = (session.ears, session.old_stream);
+        let (conn, old) = (session.get_stream, session.old_stream);
         let event = match old {
             true => None,
             false => self.log_event(id, 0, &data),
@@ -188,15 +188,15 @@ impl Core {
 
     // --- ends -----------------------------------------------------------------------------------------------------------
 
-    /// Ends a voice, whatever it still owed.
-    pub(in crate::core) fn hang_up(&mut self, id: VoiceId) {
-        let Some(voice) = self.voices.remove(&id) else { return };
-        if let (Some(stream), Some(session)) = (voice.stream, voice.session)
+    /// Ends a post, whatever it still owed.
+    pub(in crate::core) fn hang_up(&mut self, id: PostId) {
+        let Some(post) = self.posts.remove(&id) else { return };
+        if let (Some(stream), Some(session)) = (post.stream, post.session)
             && let Some(session) = self.sessions.get_mut(session)
         {
             session.streams.remove(&stream);
         }
-        match (voice.conn, voice.stream) {
+        match (post.conn, post.stream) {
             (Some(conn), Some(_)) => self.close_conn(conn),
             (Some(conn), None) => {
                 self.deadlines.cancel(Timer::Stream(conn));
@@ -214,35 +214,37 @@ impl Core {
         }
     }
 
-    pub(in crate::core) fn voices_of(&self, session: SessionId) -> Vec<VoiceId> {
-        let mut found: Vec<VoiceId> =
-            self.voices.iter().filter(|(_, voice)| voice.session == Some(session)).map(|(id, _)| *id).collect();
+    pub(in crate::core) fn posts_of(&self, session: SessionId) -> Vec<PostId> {
+        let mut found: Vec<PostId> =
+            self.posts.iter().filter(|(_, post)| post.session == Some(session)).map(|(id, _)| *id).collect();
         found.sort();
         found
     }
 
-    /// The client of a voice has left. What it can come back for goes on; the rest is nobody's.
-    pub(in crate::core) fn voice_lost(&mut self, id: VoiceId, conn: ConnId) {
+    /// The client of a post has left. What it can come back for goes on; the rest is nobody's.
+    pub(in crate::core) fn post_lost(&mut self, id: PostId, conn: ConnId) {
         self.deadlines.cancel(Timer::Stream(conn));
-        let Some(voice) = self.voices.get_mut(&id).filter(|voice| voice.conn == Some(conn)) else { return };
-        voice.conn = None;
-        if voice.session.is_some() && voice.stream.is_some() {
+        let Some(post) = self.posts.get_mut(&id).filter(|post| post.conn == Some(conn)) else { return };
+        post.conn = None;
+        if post.session.is_some() && post.stream.is_some() {
             return;
         }
-        let voice = self.voices.remove(&id).expect("just seen");
+        let post = self.posts.remove(&id).expect("just seen");
         // The last first: else the place of one that was sent would be given to the next.
-        for call in voice.calls.into_iter().rev() {
-            self.drop_errand(call, "the client has disconnected");
+        for call in post.calls.into_iter().rev() {
+            self.drop_forwarded(call, "the client has disconnected");
         }
-        if let Some(listening) = voice.listening {
+        if let Some(listening) = post.listening {
             self.stopped_listening(&listening);
         }
     }
 
-    pub(in crate::core) fn ears_lost(&mut self, session: SessionId, conn: ConnId) {
+    pub(in crate::core) fn get_stream_lost(&mut self, session: SessionId, conn: ConnId) {
         self.deadlines.cancel(Timer::Stream(conn));
-        let Some(known) = self.sessions.get_mut(session).filter(|session| session.ears == Some(conn)) else { return };
-        known.ears = None;
+        let Some(known) = self.sessions.get_mut(session).filter(|session| session.get_stream == Some(conn)) else {
+            return;
+        };
+        known.get_stream = None;
         known.used_ms = self.now.mono_ms;
         if known.old_stream {
             self.end_session(session, "its stream was closed");
@@ -252,12 +254,12 @@ impl Core {
     /// A quiet connection: time to become a stream, or to show that it lives.
     pub(in crate::core) fn stream_elapsed(&mut self, conn: ConnId) {
         let open = match self.parked.get(conn) {
-            Some(WaitOn::Voice(id)) => match self.voices.get(&id) {
-                Some(voice) if voice.stream.is_none() && voice.takes_stream => return self.open_stream(id),
-                Some(voice) => voice.stream.is_some(),
+            Some(WaitOn::Post(id)) => match self.posts.get(&id) {
+                Some(post) if post.stream.is_none() && post.takes_stream => return self.open_stream(id),
+                Some(post) => post.stream.is_some(),
                 None => false,
             },
-            Some(WaitOn::Ears(_) | WaitOn::Log(_) | WaitOn::News) => true,
+            Some(WaitOn::GetStream(_) | WaitOn::Log(_) | WaitOn::News) => true,
             Some(
                 WaitOn::Reply(_)
                 | WaitOn::Stored(_)
@@ -265,7 +267,7 @@ impl Core {
                 | WaitOn::Ready { .. }
                 | WaitOn::Down(_)
                 | WaitOn::Gone(_)
-                | WaitOn::Face(_),
+                | WaitOn::Advertised(_),
             )
             | None => false,
         };

@@ -1,9 +1,9 @@
 //! MCP sessions and the requests under way in them. Owns what each client declared, set and subscribed to, and where
-//! its answers go; never decides what a message means. Invariant: an errand belongs to one voice, and a voice has one
+//! its answers go; never decides what a message means. Invariant: a forwarded request belongs to one post, and a post has one
 //! connection or, once its stream has event ids, may wait for another.
 
 use crate::core::mcp::event_log::EventLog;
-use crate::ids::{CallId, ConnId, IdMap, InstanceId, ServerId, SessionId, VoiceId};
+use crate::ids::{CallId, ConnId, IdMap, InstanceId, PostId, ServerId, SessionId};
 use crate::model::fault::{Fault, Outcome};
 use crate::model::protocol::{Level, Version};
 use crate::wire::json::{Json, JsonBuf};
@@ -93,8 +93,8 @@ impl Abilities {
     }
 }
 
-/// Whose voice it is when a client was asked for input by a result, and has not come back with it.
-pub const NOBODY: VoiceId = VoiceId(0);
+/// Whose post it is when a client was asked for input by a result, and has not come back with it.
+pub const NOBODY: PostId = PostId(0);
 
 pub struct Session {
     pub id: SessionId,
@@ -115,11 +115,11 @@ pub struct Session {
     pub subscriptions: BTreeSet<(ServerId, String)>,
     pub log: EventLog,
     /// The open stream of what no request asked for.
-    pub ears: Option<ConnId>,
+    pub get_stream: Option<ConnId>,
     /// The last event of that stream that some connection was given.
     pub heard: u64,
-    /// Streams of requests that are not over, and whose voice each is.
-    pub streams: BTreeMap<u32, VoiceId>,
+    /// Streams of requests that are not over, and whose post each is.
+    pub streams: BTreeMap<u32, PostId>,
     pub streams_minted: u32,
     pub calls: Vec<CallId>,
     pub used_ms: u64,
@@ -129,12 +129,12 @@ pub struct Session {
 
 impl Session {
     pub fn is_busy(&self) -> bool {
-        self.ears.is_some() || !self.streams.is_empty() || !self.calls.is_empty()
+        self.get_stream.is_some() || !self.streams.is_empty() || !self.calls.is_empty()
     }
 }
 
 /// One POST of a client that waits for answers.
-pub struct Voice {
+pub struct PendingPost {
     /// None: its stream was lost, and may be resumed.
     pub conn: Option<ConnId>,
     pub session: Option<SessionId>,
@@ -162,14 +162,14 @@ pub struct Listening {
 }
 
 /// One request of an MCP client that became a call.
-pub struct Errand {
+pub struct ForwardedRequest {
     pub server: ServerId,
-    pub voice: VoiceId,
+    pub post: PostId,
     pub session: Option<SessionId>,
     /// The client's own id and progress token, as it wrote them.
     pub id: JsonBuf,
     pub token: Option<JsonBuf>,
-    pub kind: ErrandKind,
+    pub kind: RequestKind,
     pub abilities: Abilities,
     /// Log messages it wants, where no session says so.
     pub level: Option<Level>,
@@ -178,13 +178,13 @@ pub struct Errand {
     /// Who asked, for what is resumed without a session.
     pub owner: Arc<str>,
     /// What is sent again, where the server is of the newer era and its client is not.
-    pub again: Option<Box<Again>>,
+    pub rounds: Option<Box<InputRounds>>,
 }
 
-impl Errand {
+impl ForwardedRequest {
     /// Whatever became of the last round, an earlier one was sent.
     pub fn after_rounds(&self, fault: Fault) -> Fault {
-        match self.again.as_ref().is_some_and(|again| again.rounds > 0) {
+        match self.rounds.as_ref().is_some_and(|rounds| rounds.count > 0) {
             true => fault.outcome(Outcome::SentUnknown),
             false => fault,
         }
@@ -193,16 +193,16 @@ impl Errand {
 
 /// A request that may go out in rounds, each with more input.
 #[derive(Debug)]
-pub struct Again {
+pub struct InputRounds {
     pub method: String,
     pub params: Option<JsonBuf>,
-    pub rounds: u32,
+    pub count: u32,
     /// The server's own state, as it wrote it.
     pub state: Option<JsonBuf>,
     pub answers: BTreeMap<String, Option<JsonBuf>>,
 }
 
-impl Again {
+impl InputRounds {
     pub fn kept_bytes(&self) -> usize {
         // Each key twice: its question has it too.
         let keys = self.answers.keys().map(|key| 2 * key.len()).sum::<usize>();
@@ -211,14 +211,14 @@ impl Again {
         keys + answers + kept
     }
 
-    pub fn first(method: &str, params: Option<Json<'_>>) -> Again {
+    pub fn first(method: &str, params: Option<Json<'_>>) -> InputRounds {
         let params = params.map(Json::kept);
-        Again { method: method.to_string(), params, rounds: 0, state: None, answers: BTreeMap::new() }
+        InputRounds { method: method.to_string(), params, count: 0, state: None, answers: BTreeMap::new() }
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ErrandKind {
+pub enum RequestKind {
     Plain,
     Subscribe(String),
     Unsubscribe(String),

@@ -2,8 +2,8 @@
 //! pipe and theirs on the wire. Only words; decides nothing and keeps nothing.
 
 use crate::core::mcp::era::params::unambiguous;
-use crate::core::mcp::sessions::{Era, Errand, ErrandKind};
-use crate::core::servers::server::Face;
+use crate::core::mcp::sessions::{Era, ForwardedRequest, RequestKind};
+use crate::core::servers::server::Advertised;
 use crate::model::fault::{Code, Fault};
 use crate::model::protocol::Version;
 use crate::wire::json::{Json, JsonBuf};
@@ -171,10 +171,14 @@ pub(in crate::core) fn stateless_status(code: i64) -> u16 {
 }
 
 /// `-32002` was the code for a resource that is not there before there was one for all.
-pub(in crate::core) fn stateless_error<'e>(errand: &Errand, code: i64, raw: &'e str) -> (i64, Cow<'e, str>) {
+pub(in crate::core) fn stateless_error<'e>(
+    forwarded: &ForwardedRequest,
+    code: i64,
+    raw: &'e str,
+) -> (i64, Cow<'e, str>) {
     const OLD_NOT_FOUND: i64 = -32002;
-    if errand.era == Era::StatelessOverSessions
-        && errand.kind == ErrandKind::ReadResource
+    if forwarded.era == Era::StatelessOverSessions
+        && forwarded.kind == RequestKind::ReadResource
         && code == OLD_NOT_FOUND
         && let Some(old) = Json::of(raw).ok().and_then(|error| error.member("code"))
     {
@@ -183,7 +187,7 @@ pub(in crate::core) fn stateless_error<'e>(errand: &Errand, code: i64, raw: &'e 
     (code, Cow::Borrowed(raw))
 }
 
-impl Face {
+impl Advertised {
     pub fn initialize_result(&self, version: Version) -> String {
         let instructions =
             self.instructions.as_ref().map_or(String::new(), |text| format!(r#","instructions":{text}"#));

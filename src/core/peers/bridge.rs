@@ -9,10 +9,10 @@ use crate::core::contract::Output;
 use crate::core::hosting::lifecycle::Event;
 use crate::core::mcp::era::params::{Newer, with_era};
 use crate::core::mcp::era::stateless::Support;
-use crate::core::mcp::sessions::{Abilities, Again};
+use crate::core::mcp::sessions::{Abilities, InputRounds};
 use crate::core::mcp::wording::minted_token;
 use crate::core::peers::calls::{Call, Caller, Extended, Stage};
-use crate::core::servers::server::{Dialect, Face, Hello, Kin, Refusal};
+use crate::core::servers::server::{Advertised, Dialect, Hello, Kin, Refusal};
 use crate::core::{Core, Phase, Timer};
 use crate::ids::{CallId, ConnId, InstanceId, ServerId, SessionId};
 use crate::limits::{
@@ -235,10 +235,10 @@ impl Core {
         self.outputs.push_back(Output::Write { instance, bytes, call: Some(call_id) });
     }
 
-    fn greeted(&mut self, id: ServerId, instance: InstanceId, hello: Hello, face: Option<Face>) {
+    fn greeted(&mut self, id: ServerId, instance: InstanceId, hello: Hello, advertised: Option<Advertised>) {
         let server = self.servers.get_mut(&id).expect("its instance lives");
-        let is_mcp = face.is_some();
-        server.face = Some(face.unwrap_or_else(|| Face::of_plain_server(&server.definition.name)));
+        let is_mcp = advertised.is_some();
+        server.advertised = Some(advertised.unwrap_or_else(|| Advertised::of_plain_server(&server.definition.name)));
         (server.hello, server.dialect) = (Some(hello), Dialect::Sessions);
         if server.support == Support::Yes(id) {
             server.support = Support::Unknown;
@@ -266,8 +266,8 @@ impl Core {
         }
         match reply {
             Reply::Result(result) => match parse_hello(result) {
-                Some((hello, face)) => self.greeted(id, instance, hello, Some(face)),
-                None => self.advance(id, Event::Jilted("its answer to initialize is no object".to_string())),
+                Some((hello, advertised)) => self.greeted(id, instance, hello, Some(advertised)),
+                None => self.advance(id, Event::HandshakeRefused("its answer to initialize is no object".to_string())),
             },
             Reply::Error { code, raw } => {
                 let said = printable(&raw.get().as_bytes()[..raw.get().len().min(512)]);
@@ -275,7 +275,7 @@ impl Core {
             }
             Reply::Neither => {
                 let message = "its answer to initialize has neither a result nor an error".to_string();
-                self.advance(id, Event::Jilted(message));
+                self.advance(id, Event::HandshakeRefused(message));
             }
         }
     }
@@ -286,7 +286,7 @@ impl Core {
             // The small servers of the hosting guide know none; they are plain JSON-RPC and welcome.
             Refusal { code: METHOD_NOT_FOUND, .. } => self.greeted(id, instance, Hello::default(), None),
             Refusal { code, said } => {
-                self.advance(id, Event::Jilted(format!("it refused initialize with {code}: {said}")));
+                self.advance(id, Event::HandshakeRefused(format!("it refused initialize with {code}: {said}")));
             }
         }
     }
@@ -368,7 +368,7 @@ impl Core {
             }
             Caller::Mcp => {
                 self.take_call(call_id);
-                self.errand_replied(call_id, &reply);
+                self.request_replied(call_id, &reply);
             }
             Caller::Own => _ = self.take_call(call_id),
         }
@@ -437,7 +437,7 @@ impl Core {
         let Some(call) = self.take_call(call_id) else { return };
         match (call.caller, &answer) {
             (Caller::Client(conn), _) => self.answer(conn, answer),
-            (Caller::Mcp, Answer::Refused(fault)) => self.errand_failed(call_id, fault),
+            (Caller::Mcp, Answer::Refused(fault)) => self.request_failed(call_id, fault),
             (Caller::Mcp, _) => unreachable!("replies to MCP clients go another way"),
             (Caller::List(list), _) => self.list_ended(call.server, list),
             (Caller::Handshake | Caller::Own, _) => {}
@@ -499,7 +499,7 @@ impl Core {
     }
 
     fn session_of_call(&self, call_id: CallId) -> Option<SessionId> {
-        self.errands.get(&call_id).and_then(|errand| errand.session)
+        self.forwarded.get(&call_id).and_then(|forwarded| forwarded.session)
     }
 
     /// A call that was sent ends without the server's answer: until that comes, what the server says may be about it.
@@ -525,7 +525,7 @@ impl Core {
 
 /// The params of a REST client's call, for a server without sessions.
 fn in_newer_era(params: Option<Json<'_>>, call: u64) -> String {
-    with_era(&Again::first("", params), &Newer { abilities: &Abilities::default(), level: None }, call).0
+    with_era(&InputRounds::first("", params), &Newer { abilities: &Abilities::default(), level: None }, call).0
 }
 
 /// Calls that wait for this server take all the memory that they may.
@@ -538,7 +538,7 @@ fn bad_output(message: &str) -> Fault {
     Fault::new(Code::BadServerOutput, message).outcome(Outcome::SentUnknown)
 }
 
-fn parse_hello(result: Json<'_>) -> Option<(Hello, Face)> {
+fn parse_hello(result: Json<'_>) -> Option<(Hello, Advertised)> {
     #[derive(Deserialize)]
     struct Wire<'a> {
         #[serde(rename = "protocolVersion")]
@@ -556,7 +556,7 @@ fn parse_hello(result: Json<'_>) -> Option<(Hello, Face)> {
         Some(raw) if raw.get().starts_with('{') => raw.get().to_string(),
         Some(_) | None => "{}".to_string(),
     };
-    let face = Face {
+    let advertised = Advertised {
         capabilities: object(wire.capabilities),
         server_info: object(wire.server_info),
         instructions: wire.instructions.filter(small).map(|raw| raw.get().to_string()).filter(|text| text != "null"),
@@ -565,13 +565,13 @@ fn parse_hello(result: Json<'_>) -> Option<(Hello, Face)> {
         server_info: wire.server_info.filter(small).map(|raw| raw.get().as_bytes().to_vec()),
         protocol_version: wire.protocol_version.filter(|version| version.len() <= 64),
     };
-    Some((hello, face))
+    Some((hello, advertised))
 }
 
-impl Face {
+impl Advertised {
     /// A server that knows no handshake has said nothing of itself; what it most likely has are tools.
-    fn of_plain_server(name: &str) -> Face {
-        Face {
+    fn of_plain_server(name: &str) -> Advertised {
+        Advertised {
             capabilities: r#"{"tools":{}}"#.to_string(),
             server_info: serde_json::json!({ "name": name, "version": "0" }).to_string(),
             instructions: None,

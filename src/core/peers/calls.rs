@@ -21,7 +21,7 @@ pub struct Call {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caller {
     Client(ConnId),
-    /// An MCP client; `Core::errands` knows which.
+    /// An MCP client; `Core::forwarded` knows which.
     Mcp,
     /// Nobody: the daemon's own, and nothing depends on the answer.
     Own,

@@ -85,7 +85,7 @@ impl Pulse {
     }
 
     /// It is in the middle of a line: whatever it was asked can only be answered after that.
-    pub fn stirred(&mut self, now_ms: u64) {
+    pub fn line_begun(&mut self, now_ms: u64) {
         self.wrote_ms = now_ms;
         match &mut self.doubt {
             Doubt::Pinged { at_ms, .. } | Doubt::Listed { at_ms, .. } => *at_ms = now_ms,
@@ -156,9 +156,9 @@ impl Pulse {
             }
             Doubt::Listed { at_ms, .. } if probe_over(at_ms) => (Doubt::Lost { at_ms: now_ms, times: 0 }, Beat::Lost),
             Doubt::Lost { at_ms, times } if now_ms - at_ms >= rules.heartbeat_ms << times.min(HEARTBEAT_DOUBLINGS) => {
-                let again = Doubt::Lost { at_ms: now_ms, times: times.saturating_add(1) };
+                let rounds = Doubt::Lost { at_ms: now_ms, times: times.saturating_add(1) };
                 // The answer to its call would tell as much.
-                (again, if busy { Beat::Rest } else { Beat::Ask(PING) })
+                (rounds, if busy { Beat::Rest } else { Beat::Ask(PING) })
             }
             Doubt::Pinged { .. } | Doubt::Listed { .. } | Doubt::Lost { .. } => return Beat::Rest,
         };
@@ -197,11 +197,11 @@ impl Core {
         }
     }
 
-    pub(in crate::core) fn stirred(&mut self, instance: InstanceId) {
+    pub(in crate::core) fn line_begun(&mut self, instance: InstanceId) {
         let now_ms = self.now.mono_ms;
         let server = self.instances.get(&instance).and_then(|id| self.servers.get_mut(id));
         if let Some(pulse) = server.and_then(|server| server.pulse.as_mut()) {
-            pulse.stirred(now_ms);
+            pulse.line_begun(now_ms);
         }
     }
 
@@ -293,8 +293,8 @@ mod tests {
         pulse.answered();
         let seen = run(&mut pulse, &rules(), false, 1_200);
         assert_eq!(seen, [(1_000, Beat::Ask(PING)), (1_100, Beat::Ask(LIST)), (1_200, Beat::Lost)]);
-        let again: Vec<u64> = run(&mut pulse, &rules(), false, 20_000).iter().map(|(at, _)| *at).collect();
-        assert_eq!(again, [2_200, 4_200, 8_200, 16_200], "ever more rarely");
+        let rounds: Vec<u64> = run(&mut pulse, &rules(), false, 20_000).iter().map(|(at, _)| *at).collect();
+        assert_eq!(rounds, [2_200, 4_200, 8_200, 16_200], "ever more rarely");
     }
 
     #[test]
@@ -324,7 +324,7 @@ mod tests {
         let mut pulse = Pulse::begin(0);
         pulse.suspect(10);
         for at_ms in (10..1_000).step_by(90) {
-            pulse.stirred(at_ms);
+            pulse.line_begun(at_ms);
             assert_eq!(run(&mut pulse, &rules(), false, at_ms + 90), []);
         }
         pulse.babbled(1_050);

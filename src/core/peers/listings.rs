@@ -232,7 +232,7 @@ impl Core {
         };
         match changed {
             Ok(None) => self.list_ended(id, list),
-            Ok(Some(Kept::Again)) => {
+            Ok(Some(Kept::Changed)) => {
                 self.list_ended(id, list);
                 self.list_changed(id, list);
             }
@@ -266,7 +266,7 @@ impl Core {
             Listing::Prompts | Listing::Templates => {}
         }
         let cached = server.list_mut(list);
-        let kept = if cached.text.is_some() { Kept::Again } else { Kept::First };
+        let kept = if cached.text.is_some() { Kept::Changed } else { Kept::First };
         cached.replace(text, joint);
         Ok(Some(kept))
     }
@@ -304,11 +304,11 @@ impl Core {
     pub(in crate::core) fn list_ended(&mut self, id: ServerId, list: Listing) {
         let Some(server) = self.servers.get_mut(&id) else { return };
         let cached = server.list_mut(list);
-        let again = cached.stale;
+        let rounds = cached.stale;
         cached.forget_asking();
         cached.outgoing.retain(is_read);
         self.count_list(id, list, Cached::bytes).expect("what shrinks fits");
-        if again {
+        if rounds {
             self.fetch(id, list);
         }
     }
@@ -323,7 +323,7 @@ impl Core {
 
 enum Kept {
     First,
-    Again,
+    Changed,
 }
 
 /// As JSON text.

@@ -300,7 +300,7 @@ impl Core {
         for (conn, on) in self.parked.on_server(id) {
             match on {
                 WaitOn::Gone(_) => self.answer(conn, answer()),
-                WaitOn::Face(_) => self.answer_greeting(conn, id),
+                WaitOn::Advertised(_) => self.answer_greeting(conn, id),
                 WaitOn::Reply(_)
                 | WaitOn::Stored(_)
                 | WaitOn::Revoked
@@ -308,8 +308,8 @@ impl Core {
                 | WaitOn::Down(_)
                 | WaitOn::Log(_)
                 | WaitOn::News
-                | WaitOn::Voice(_)
-                | WaitOn::Ears(_) => self.answer(conn, self.status_answer(id)),
+                | WaitOn::Post(_)
+                | WaitOn::GetStream(_) => self.answer(conn, self.status_answer(id)),
             }
         }
     }

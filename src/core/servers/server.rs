@@ -51,7 +51,7 @@ pub struct Server {
     pub followers: Vec<Follower>,
     pub hello: Option<Hello>,
     /// What the last handshake told that clients are told in turn; it outlives the instance.
-    pub face: Option<Face>,
+    pub advertised: Option<Advertised>,
     /// What it offers, in the order of `Listing`.
     lists: [Cached; 4],
     pub kin: Kin,
@@ -150,7 +150,7 @@ pub struct Hello {
 
 /// What clients of a server are told of it, as JSON text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Face {
+pub struct Advertised {
     pub capabilities: String,
     pub server_info: String,
     pub instructions: Option<String>,
@@ -184,7 +184,7 @@ impl Server {
             log: LogRing::default(),
             followers: Vec::new(),
             hello: None,
-            face: None,
+            advertised: None,
             lists: Default::default(),
             kin: Kin::Registered,
             dialect: Dialect::Sessions,
@@ -336,7 +336,7 @@ impl Server {
             | State::Launching { .. }
             | State::Greeting { .. }
             | State::Mute { .. }
-            | State::Stopping { then: Then::Again | Then::Crash { .. }, .. } => Ok(()),
+            | State::Stopping { then: Then::Restart | Then::Crash { .. }, .. } => Ok(()),
             State::Down | State::Stopping { then: Then::Down, .. } => {
                 let message = format!("{name} is stopped; `POST …/{name}/start` starts it");
                 Err(Fault::new(Code::ServerStopped, message).outcome(Outcome::NotSent))
@@ -448,8 +448,8 @@ impl Server {
 
     /// Did the handshake name this capability?
     pub fn offers(&self, capability: &str) -> bool {
-        let Some(face) = &self.face else { return false };
-        serde_json::from_str::<HashMap<String, serde::de::IgnoredAny>>(&face.capabilities)
+        let Some(advertised) = &self.advertised else { return false };
+        serde_json::from_str::<HashMap<String, serde::de::IgnoredAny>>(&advertised.capabilities)
             .is_ok_and(|all| all.contains_key(capability))
     }
 

@@ -132,7 +132,7 @@ impl Reading<'_> {
             heard.work += work;
         }
         if !heard.has_line {
-            self.core.handle(Input::Stirred { instance: self.instance }, self.now);
+            self.core.handle(Input::LineBegun { instance: self.instance }, self.now);
         }
         heard
     }

@@ -26,7 +26,7 @@ pub(super) struct Agents {
     /// Streams that were lost, for whoever comes back.
     lost: Vec<Post>,
     /// Open streams of what nobody asked for.
-    ears: BTreeMap<ConnId, SessionId>,
+    get_stream: BTreeMap<ConnId, SessionId>,
     /// Where each session was opened, also of those that are over.
     pub(super) homes: BTreeMap<SessionId, &'static str>,
     /// Questions that a session was asked.
@@ -94,7 +94,7 @@ impl Agents {
     }
 
     pub(super) fn stop_listening(&mut self) -> Vec<ConnId> {
-        std::mem::take(&mut self.ears).into_keys().collect()
+        std::mem::take(&mut self.get_stream).into_keys().collect()
     }
 }
 
@@ -241,11 +241,11 @@ impl World {
     }
 
     fn agent_loses_stream(&mut self) {
-        let open: Vec<ConnId> = self.agents.streams.keys().chain(self.agents.ears.keys()).copied().collect();
+        let open: Vec<ConnId> = self.agents.streams.keys().chain(self.agents.get_stream.keys()).copied().collect();
         let Some(conn) = self.rng.pick(&open) else { return };
         // Whoever has seen no event has nothing to come back with.
         self.agents.lost.extend(self.agents.streams.remove(&conn).filter(|post| post.seen.is_some()));
-        self.agents.ears.remove(&conn);
+        self.agents.get_stream.remove(&conn);
         self.input(Input::ClientGone { conn });
     }
 
@@ -340,7 +340,7 @@ impl World {
                 }
             }
             (Waiting::Ears(session), Answer::Stream { events, .. }) => {
-                self.agents.ears.insert(conn, session);
+                self.agents.get_stream.insert(conn, session);
                 for event in &events {
                     self.agent_read(conn, event);
                 }
@@ -361,7 +361,7 @@ impl World {
     /// An event just now. False: it is nobody's.
     pub(super) fn agent_heard(&mut self, conn: ConnId, event: &StreamEvent) -> bool {
         let post = self.agents.streams.get(&conn).map(|post| post.session);
-        let Some(session) = post.or_else(|| self.agents.ears.get(&conn).copied()) else { return false };
+        let Some(session) = post.or_else(|| self.agents.get_stream.get(&conn).copied()) else { return false };
         if let StreamEvent::Message { data, .. } = event {
             let message = json_of(data);
             self.check_whose_now(session, &message);
@@ -375,10 +375,10 @@ impl World {
 
     /// An event of a stream, also one that was sent before.
     fn agent_read(&mut self, conn: ConnId, event: &StreamEvent) {
-        let ears = self.agents.ears.get(&conn).copied();
+        let get_stream = self.agents.get_stream.get(&conn).copied();
         match (event, self.agents.streams.get_mut(&conn)) {
             (StreamEvent::Message { data, .. }, None) => {
-                self.check_whose(ears.expect("a stream of somebody's"), &json_of(data));
+                self.check_whose(get_stream.expect("a stream of somebody's"), &json_of(data));
             }
             (StreamEvent::Message { id, data }, Some(post)) => {
                 post.advance(*id);
@@ -398,7 +398,7 @@ impl World {
                 self.went_without(&post);
                 true
             }
-            None => self.agents.ears.remove(&conn).is_some() || self.agents.replaced.remove(&conn),
+            None => self.agents.get_stream.remove(&conn).is_some() || self.agents.replaced.remove(&conn),
         }
     }
 

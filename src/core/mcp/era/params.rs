@@ -4,7 +4,7 @@
 
 use crate::core::mcp::era::stateless::era_meta;
 use crate::core::mcp::notifications::tagged;
-use crate::core::mcp::sessions::{Abilities, Again};
+use crate::core::mcp::sessions::{Abilities, InputRounds};
 use crate::core::servers::server::HeaderParam;
 use crate::limits::{SUBSCRIPTIONS_MAX, URI_MAX};
 use crate::model::protocol::Level;
@@ -132,19 +132,20 @@ pub(in crate::core) struct Newer<'a> {
 
 /// The params for a server without sessions: with what that era wants to know, what its client was asked for in the last
 /// round, and our own progress token.
-pub(in crate::core) fn with_era(again: &Again, newer: &Newer<'_>, call: u64) -> (String, Option<JsonBuf>) {
-    let given = again.params.as_ref().map_or("{}", JsonBuf::get);
+pub(in crate::core) fn with_era(rounds: &InputRounds, newer: &Newer<'_>, call: u64) -> (String, Option<JsonBuf>) {
+    let given = rounds.params.as_ref().map_or("{}", JsonBuf::get);
     let own = era_meta(&newer.abilities.declared(), newer.level.map(Level::wire));
     let meta = vec![own[1..own.len() - 1].to_string()];
     let mut members = Vec::new();
-    let answers = again.answers.iter().filter_map(|(key, raw)| Some(format!("{}:{}", json!(key), raw.as_ref()?.get())));
+    let answers =
+        rounds.answers.iter().filter_map(|(key, raw)| Some(format!("{}:{}", json!(key), raw.as_ref()?.get())));
     let answers: Vec<String> = answers.collect();
     if !answers.is_empty() {
         members.push(format!(r#""inputResponses":{{{}}}"#, answers.join(",")));
     }
-    members.extend(again.state.as_ref().map(|state| format!(r#""requestState":{}"#, state.get())));
+    members.extend(rounds.state.as_ref().map(|state| format!(r#""requestState":{}"#, state.get())));
     // A client that asks in rounds itself keeps what it says; in a round of ours this is ours.
-    let keeps = |key: &str| again.rounds == 0 || !ROUND_KEYS.contains(&key);
+    let keeps = |key: &str| rounds.count == 0 || !ROUND_KEYS.contains(&key);
     rewritten(given, call, keeps, |key| !key.starts_with(OWN_KEYS), Added { meta, members })
 }
 
@@ -370,8 +371,9 @@ mod tests {
             r#"{"name":"t","requestState":"theirs","arguments":{"x":1.0e2},"_meta":{"progressToken":"mine","own":1}}"#;
         let answers = [("a".to_string(), Some(raw(r#"{"action":"accept"}"#).kept()))].into();
         let state = Some(raw(r#""s""#).kept());
-        let again = Again { method: "tools/call".into(), params: Some(raw(params).kept()), rounds: 1, state, answers };
-        let (translated, token) = with_era(&again, &newer, 7);
+        let rounds =
+            InputRounds { method: "tools/call".into(), params: Some(raw(params).kept()), count: 1, state, answers };
+        let (translated, token) = with_era(&rounds, &newer, 7);
         assert_eq!(token.unwrap().get(), r#""mine""#);
         let seen: serde_json::Value = serde_json::from_str(&translated).unwrap();
         assert!(translated.contains(r#""x":1.0e2"#) && !translated.contains("theirs"), "{translated}");

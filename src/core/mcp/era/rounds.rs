@@ -1,10 +1,10 @@
 //! Clients with sessions at a server that knows none. Their requests get what the newer era wants in `_meta`, its results
 //! lose what the older does not know, and a result that asks for input becomes questions to the client: when it has
-//! answered all of them the request goes out again with its answers. Invariant: between two rounds a request is an errand
+//! answered all of them the request goes out again with its answers. Invariant: between two rounds a request is forwarded
 //! without a call, and has a deadline.
 
 use crate::core::mcp::era::params::{Newer, with_era};
-use crate::core::mcp::sessions::{Again, Errand, Question};
+use crate::core::mcp::sessions::{ForwardedRequest, InputRounds, Question};
 use crate::core::mcp::wording::{Settled, rpc_error};
 use crate::core::peers::calls::Caller;
 use crate::core::{Core, Timer};
@@ -29,13 +29,13 @@ impl Core {
         server: ServerId,
         owner: &Arc<str>,
         newer: &Newer<'_>,
-        again: &Again,
+        rounds: &InputRounds,
     ) -> Result<(CallId, u64, Option<JsonBuf>), Fault> {
         let mut token = None;
         let sent = self.submit(server, Some(owner), None, Caller::Mcp, |call| {
-            let (params, own) = with_era(again, newer, call);
+            let (params, own) = with_era(rounds, newer, call);
             token = own;
-            jsonrpc::forwarded(call, &again.method, Some(&params))
+            jsonrpc::forwarded(call, &rounds.method, Some(&params))
         });
         sent.map(|(call, timeout_ms)| (call, timeout_ms, token))
     }
@@ -44,19 +44,19 @@ impl Core {
     pub(in crate::core) fn asks_for_input(
         &mut self,
         call: CallId,
-        errand: &mut Option<Errand>,
+        forwarded: &mut Option<ForwardedRequest>,
         result: Json<'_>,
     ) -> bool {
         let Some(wanted) = Wanted::of(result) else { return false };
-        let mut errand = errand.take().expect("whose result it is");
+        let mut forwarded = forwarded.take().expect("whose result it is");
         let round = self.calls.mint();
-        if let Err(why) = self.begin_round(round, &mut errand, &wanted) {
+        if let Err(why) = self.begin_round(round, &mut forwarded, &wanted) {
             self.withdraw_questions(round);
-            let message = rpc_error(errand.id.get(), NO_INPUT, &why);
-            self.finish(errand.voice, Some(call), 200, message);
+            let message = rpc_error(forwarded.id.get(), NO_INPUT, &why);
+            self.finish(forwarded.post, Some(call), 200, message);
             return true;
         }
-        self.move_errand(call, round, errand);
+        self.move_forwarded(call, round, forwarded);
         self.deadlines.set(Timer::Call(round), self.now.mono_ms + QUESTION_TIMEOUT.as_millis() as u64);
         if wanted.requests.is_empty() {
             self.next_round(round);
@@ -64,26 +64,31 @@ impl Core {
         true
     }
 
-    fn begin_round(&mut self, round: CallId, errand: &mut Errand, wanted: &Wanted<'_>) -> Result<(), String> {
-        let again = errand.again.as_mut().expect("of a client with a session");
-        again.rounds += 1;
-        again.state = wanted.state.map(Json::kept);
-        again.answers = wanted.requests.keys().map(|key| (key.clone(), None)).collect();
-        if again.rounds > INPUT_ROUNDS_MAX || wanted.requests.len() > QUESTIONS_MAX {
+    fn begin_round(
+        &mut self,
+        round: CallId,
+        forwarded: &mut ForwardedRequest,
+        wanted: &Wanted<'_>,
+    ) -> Result<(), String> {
+        let rounds = forwarded.rounds.as_mut().expect("of a client with a session");
+        rounds.count += 1;
+        rounds.state = wanted.state.map(Json::kept);
+        rounds.answers = wanted.requests.keys().map(|key| (key.clone(), None)).collect();
+        if rounds.count > INPUT_ROUNDS_MAX || wanted.requests.len() > QUESTIONS_MAX {
             return Err("the server asks for input without end".to_string());
         }
         if wanted.requests.keys().any(|key| key.len() > URI_MAX) {
             return Err(format!("the server asks for input under a key of more than {URI_MAX} bytes"));
         }
-        if self.shares.room(&Owner::Principal(Arc::clone(&errand.owner)), Resource::Memory) < again.kept_bytes() {
+        if self.shares.room(&Owner::Principal(Arc::clone(&forwarded.owner)), Resource::Memory) < rounds.kept_bytes() {
             return Err(TOO_LARGE.to_string());
         }
-        let (session, server) = (errand.session, errand.server);
+        let (session, server) = (forwarded.session, forwarded.server);
         let mut asked = Vec::new();
         for (key, raw) in &wanted.requests {
             let request = serde_json::from_str::<Request<'_>>(raw.get());
             let request = request.map_err(|_| format!("the server asks for {key} in a way that makes no sense"))?;
-            if !errand.abilities.cover(&request.method, request.params) {
+            if !forwarded.abilities.cover(&request.method, request.params) {
                 return Err(format!("the server needs {}, which the client did not declare", request.method));
             }
             asked.push((key, request));
@@ -93,8 +98,8 @@ impl Core {
         for (key, Request { method, params }) in asked {
             let number = self.calls.mint().0;
             let message = || jsonrpc::question(number, &method, params.map(Json::get));
-            if !self.emit(errand.voice, message()) {
-                let hears = session.filter(|id| self.sessions.get(*id).is_some_and(|s| s.ears.is_some()));
+            if !self.emit(forwarded.post, message()) {
+                let hears = session.filter(|id| self.sessions.get(*id).is_some_and(|s| s.get_stream.is_some()));
                 let session = hears.ok_or("the client takes no stream on which it could be asked")?;
                 self.tell_session(session, message());
             }
@@ -116,13 +121,13 @@ impl Core {
 
     /// The client has answered one of the questions of a round.
     pub(in crate::core) fn input_given(&mut self, round: CallId, key: &str, reply: &Reply<'_>) {
-        let Some(errand) = self.errands.get_mut(&round) else { return };
-        let owner = Owner::Principal(Arc::clone(&errand.owner));
-        let Some(again) = errand.again.as_mut() else { return };
+        let Some(forwarded) = self.forwarded.get_mut(&round) else { return };
+        let owner = Owner::Principal(Arc::clone(&forwarded.owner));
+        let Some(rounds) = forwarded.rounds.as_mut() else { return };
         match reply {
             Reply::Result(raw) if self.shares.take(&owner, Resource::Memory, raw.get().len()).is_ok() => {
-                again.answers.insert(key.to_string(), Some((*raw).kept()));
-                if again.answers.values().all(Option::is_some) {
+                rounds.answers.insert(key.to_string(), Some((*raw).kept()));
+                if rounds.answers.values().all(Option::is_some) {
                     self.next_round(round);
                 }
             }
@@ -134,53 +139,60 @@ impl Core {
     }
 
     fn no_input(&mut self, round: CallId, why: &str) {
-        let Some(errand) = self.take_errand(round) else { return };
-        self.finish(errand.voice, Some(round), 200, rpc_error(errand.id.get(), NO_INPUT, why));
+        let Some(forwarded) = self.take_forwarded(round) else { return };
+        self.finish(forwarded.post, Some(round), 200, rpc_error(forwarded.id.get(), NO_INPUT, why));
     }
 
     fn next_round(&mut self, round: CallId) {
-        let Some(mut errand) = self.take_errand(round) else { return };
-        let level = errand.session.and_then(|session| self.sessions.get(session)).and_then(|session| session.level);
-        let newer = Newer { abilities: &errand.abilities, level };
-        match self.submit_newer(errand.server, &errand.owner, &newer, errand.again.as_ref().expect("it has rounds")) {
+        let Some(mut forwarded) = self.take_forwarded(round) else { return };
+        let level = forwarded.session.and_then(|session| self.sessions.get(session)).and_then(|session| session.level);
+        let newer = Newer { abilities: &forwarded.abilities, level };
+        match self.submit_newer(
+            forwarded.server,
+            &forwarded.owner,
+            &newer,
+            forwarded.rounds.as_ref().expect("it has rounds"),
+        ) {
             Ok((call, timeout_ms, _)) => {
-                errand.timeout_ms = timeout_ms;
-                self.move_errand(round, call, errand);
+                forwarded.timeout_ms = timeout_ms;
+                self.move_forwarded(round, call, forwarded);
             }
             Err(fault) => {
-                let settled = Settled::fault(&errand.after_rounds(fault));
-                self.finish(errand.voice, Some(round), 200, settled.message(errand.id.get()));
+                let settled = Settled::fault(&forwarded.after_rounds(fault));
+                self.finish(forwarded.post, Some(round), 200, settled.message(forwarded.id.get()));
             }
         }
     }
 
-    /// The same errand under another id.
-    fn move_errand(&mut self, from: CallId, to: CallId, errand: Errand) {
-        if let Some(session) = errand.session.and_then(|id| self.sessions.get_mut(id)) {
+    /// The same request under another id.
+    fn move_forwarded(&mut self, from: CallId, to: CallId, forwarded: ForwardedRequest) {
+        if let Some(session) = forwarded.session.and_then(|id| self.sessions.get_mut(id)) {
             session.calls.push(to);
         }
-        if let Some(voice) = self.voices.get_mut(&errand.voice) {
-            voice.calls.retain(|other| *other != from);
-            voice.calls.push(to);
+        if let Some(post) = self.posts.get_mut(&forwarded.post) {
+            post.calls.retain(|other| *other != from);
+            post.calls.push(to);
         }
-        self.insert_errand(to, errand);
+        self.insert_forwarded(to, forwarded);
     }
 
     /// A server is gone: what waits for input to it is no call that would end with it.
     pub(in crate::core) fn fail_rounds(&mut self, server: ServerId) {
-        let between = |(id, errand): &(&CallId, &Errand)| errand.server == server && self.calls.get(**id).is_none();
-        let mut rounds: Vec<CallId> = self.errands.iter().filter(between).map(|(id, _)| *id).collect();
+        let between = |(id, forwarded): &(&CallId, &ForwardedRequest)| {
+            forwarded.server == server && self.calls.get(**id).is_none()
+        };
+        let mut rounds: Vec<CallId> = self.forwarded.iter().filter(between).map(|(id, _)| *id).collect();
         rounds.sort();
         let fault = Fault::new(Code::NotFound, "the server has gone away meanwhile");
         for round in rounds {
-            self.errand_failed(round, &fault);
+            self.request_failed(round, &fault);
         }
     }
 
     /// Nobody has answered in time.
     pub(in crate::core) fn round_timed_out(&mut self, round: CallId) {
         let message = "the client did not give the input that the server needs";
-        self.errand_failed(round, &Fault::new(Code::CallTimeout, message));
+        self.request_failed(round, &Fault::new(Code::CallTimeout, message));
     }
 }
 

@@ -7,13 +7,13 @@ use crate::api::mcp::forwarding::kept_back;
 use crate::api::request::{Stateless, Takes};
 use crate::core::Core;
 use crate::core::mcp::era::params::{Filter, header_mismatch, resumed_state, without_era};
-use crate::core::mcp::sessions::{Abilities, Era, Errand, ErrandKind, Listening};
+use crate::core::mcp::sessions::{Abilities, Era, ForwardedRequest, Listening, RequestKind};
 use crate::core::mcp::wording::{
     INVALID_PARAMS, METHOD_NOT_FOUND, fault_message, minted_token, rpc_error, stateless_status,
 };
 use crate::core::peers::calls::Caller;
-use crate::core::servers::server::{Dialect, Face};
-use crate::ids::{CallId, ConnId, ServerId, VoiceId};
+use crate::core::servers::server::{Advertised, Dialect};
+use crate::ids::{CallId, ConnId, PostId, ServerId};
 use crate::limits::{LISTENERS_MAX, LISTENERS_PER_OWNER, STREAM_AFTER};
 use crate::model::fault::{Code, Fault, Outcome};
 use crate::model::principal::Principal;
@@ -44,7 +44,7 @@ pub enum Support {
 
 /// A request that waits until it is known how to serve it.
 pub struct Held {
-    voice: VoiceId,
+    post: PostId,
     request: OwnedRequest,
 }
 
@@ -78,9 +78,9 @@ impl Core {
             let message = format!("{STATELESS} has no {}", request.method);
             return self.message(conn, 404, None, rpc_error(id, METHOD_NOT_FOUND, &message));
         }
-        let voice = self.open_voice(Some(conn), None, takes != Takes::Json, 1);
+        let post = self.open_post(Some(conn), None, takes != Takes::Json, 1);
         if takes == Takes::Stream {
-            self.open_stream(voice);
+            self.open_stream(post);
         } else {
             let at_ms = self.now.mono_ms + STREAM_AFTER.as_millis() as u64;
             self.deadlines.set(crate::core::Timer::Stream(conn), at_ms);
@@ -95,50 +95,50 @@ impl Core {
             param_headers: request.param_headers.clone(),
         };
         match target {
-            Some(server) => self.serve_stateless(server, voice, request),
+            Some(server) => self.serve_stateless(server, post, request),
             None => {
                 let found = self.aggregate_stateless(
-                    voice,
+                    post,
                     who,
                     request.id.as_json(),
                     &request.method,
                     request.params.as_json(),
                 );
                 if let Some((server, params)) = found {
-                    self.serve_stateless(server, voice, OwnedRequest { params, ..request });
+                    self.serve_stateless(server, post, OwnedRequest { params, ..request });
                 }
             }
         }
     }
 
-    fn serve_stateless(&mut self, server: ServerId, voice: VoiceId, request: OwnedRequest) {
+    fn serve_stateless(&mut self, server: ServerId, post: PostId, request: OwnedRequest) {
         if let Some(state) = resumed_state(request.params.as_json()) {
-            return self.resume_call(server, voice, &request, &state);
+            return self.resume_call(server, post, &request, &state);
         }
         match self.servers[&server].support {
-            Support::Yes(other) => self.forward_stateless(other, voice, &request),
-            Support::No => self.translate(server, voice, &request),
-            Support::Asked(_) => self.hold(server, voice, request),
+            Support::Yes(other) => self.forward_stateless(other, post, &request),
+            Support::No => self.translate(server, post, &request),
+            Support::Asked(_) => self.hold(server, post, request),
             Support::Unknown => {
                 let deadline_ms = self.now.mono_ms + self.servers[&server].definition.request_timeout_ms;
                 if let Err(fault) = self.servers[&server].admits(deadline_ms, self.now) {
-                    return self.finish(voice, None, 200, fault_message(request.id.get(), &fault));
+                    return self.finish(post, None, 200, fault_message(request.id.get(), &fault));
                 }
-                self.hold(server, voice, request);
+                self.hold(server, post, request);
                 self.start_companion(server);
             }
         }
     }
 
-    fn hold(&mut self, server: ServerId, voice: VoiceId, request: OwnedRequest) {
+    fn hold(&mut self, server: ServerId, post: PostId, request: OwnedRequest) {
         let known = self.servers.get_mut(&server).expect("found");
         let full = known.held.len() >= known.definition.queue_max as usize;
         let bytes = request.params.get().len();
         if full || self.shares.take(&Owner::Server(server), Resource::Memory, bytes).is_err() {
             let fault = Fault::new(Code::QueueFull, format!("{}: too many calls wait", known.definition.name));
-            return self.finish(voice, None, 200, fault_message(request.id.get(), &fault));
+            return self.finish(post, None, 200, fault_message(request.id.get(), &fault));
         }
-        known.held.push(Held { voice, request });
+        known.held.push(Held { post, request });
     }
 
     /// Those who wait for that wait no longer.
@@ -156,8 +156,8 @@ impl Core {
         let fault =
             Fault::new(Code::Unavailable, format!("{} was stopped or restarted meanwhile", known.definition.name));
         let fault = fault.outcome(Outcome::NotSent).retry_after_ms(1_000);
-        for Held { voice, request } in self.take_held(server) {
-            self.finish(voice, None, 200, fault_message(request.id.get(), &fault));
+        for Held { post, request } in self.take_held(server) {
+            self.finish(post, None, 200, fault_message(request.id.get(), &fault));
         }
     }
 
@@ -165,9 +165,9 @@ impl Core {
     pub(in crate::core) fn support_decided(&mut self, server: ServerId, support: Support) {
         let Some(known) = self.servers.get_mut(&server) else { return };
         known.support = support;
-        for Held { voice, request } in self.take_held(server) {
-            if self.voices.contains_key(&voice) {
-                self.serve_stateless(server, voice, request);
+        for Held { post, request } in self.take_held(server) {
+            if self.posts.contains_key(&post) {
+                self.serve_stateless(server, post, request);
             }
         }
         if let Support::Yes(companion) = support {
@@ -177,8 +177,8 @@ impl Core {
 
     // --- a server of the same era -------------------------------------------------------------------------------------
 
-    pub(in crate::core) fn forward_stateless(&mut self, server: ServerId, voice: VoiceId, request: &OwnedRequest) {
-        if !self.check_headers(server, voice, request) {
+    pub(in crate::core) fn forward_stateless(&mut self, server: ServerId, post: PostId, request: &OwnedRequest) {
+        if !self.check_headers(server, post, request) {
             return;
         }
         let mut token = None;
@@ -187,11 +187,11 @@ impl Core {
             token = own;
             jsonrpc::forwarded(call, &request.method, params.as_deref())
         });
-        self.sent_stateless(server, voice, request, sent, token, Era::Stateless);
+        self.sent_stateless(server, post, request, sent, token, Era::Stateless);
     }
 
     /// What a tool says is also in a header must be there, and be the same.
-    fn check_headers(&mut self, server: ServerId, voice: VoiceId, request: &OwnedRequest) -> bool {
+    fn check_headers(&mut self, server: ServerId, post: PostId, request: &OwnedRequest) -> bool {
         if request.method != "tools/call" {
             return true;
         }
@@ -199,7 +199,7 @@ impl Core {
             None => true,
             Some(message) => {
                 let message = rpc_error(request.id.get(), HEADER_MISMATCH, &message);
-                self.finish(voice, None, stateless_status(HEADER_MISMATCH), message);
+                self.finish(post, None, stateless_status(HEADER_MISMATCH), message);
                 false
             }
         }
@@ -208,7 +208,7 @@ impl Core {
     fn sent_stateless(
         &mut self,
         server: ServerId,
-        voice: VoiceId,
+        post: PostId,
         request: &OwnedRequest,
         sent: Result<(CallId, u64), Fault>,
         token: Option<JsonBuf>,
@@ -216,16 +216,16 @@ impl Core {
     ) {
         let (call, timeout_ms) = match sent {
             Ok(sent) => sent,
-            Err(fault) => return self.finish(voice, None, 200, fault_message(request.id.get(), &fault)),
+            Err(fault) => return self.finish(post, None, 200, fault_message(request.id.get(), &fault)),
         };
         let kind = match &*request.method {
-            "tools/list" | "prompts/list" | "resources/list" | "resources/templates/list" => ErrandKind::Cacheable,
-            "resources/read" => ErrandKind::ReadResource,
-            _ => ErrandKind::Plain,
+            "tools/list" | "prompts/list" | "resources/list" | "resources/templates/list" => RequestKind::Cacheable,
+            "resources/read" => RequestKind::ReadResource,
+            _ => RequestKind::Plain,
         };
-        let errand = Errand {
+        let forwarded = ForwardedRequest {
             server,
-            voice,
+            post,
             session: None,
             id: request.id.clone(),
             token,
@@ -235,29 +235,29 @@ impl Core {
             era,
             timeout_ms,
             owner: Arc::clone(&request.owner),
-            again: None,
+            rounds: None,
         };
-        self.insert_errand(call, errand);
-        self.voices.get_mut(&voice).expect("it asks").calls.push(call);
+        self.insert_forwarded(call, forwarded);
+        self.posts.get_mut(&post).expect("it asks").calls.push(call);
     }
 
     // --- a server of the other era ------------------------------------------------------------------------------------
 
-    fn translate(&mut self, server: ServerId, voice: VoiceId, request: &OwnedRequest) {
+    fn translate(&mut self, server: ServerId, post: PostId, request: &OwnedRequest) {
         if request.method == "server/discover" {
-            let Some(face) = &self.servers[&server].face else {
+            let Some(advertised) = &self.servers[&server].advertised else {
                 let fault =
                     Fault::new(Code::Unavailable, "the server has not told who it is yet").retry_after_ms(1_000);
-                return self.finish(voice, None, 200, fault_message(request.id.get(), &fault));
+                return self.finish(post, None, 200, fault_message(request.id.get(), &fault));
             };
-            let result = face.discover_result();
-            return self.finish(voice, None, 200, jsonrpc::result(request.id.get(), result.as_bytes()));
+            let result = advertised.discover_result();
+            return self.finish(post, None, 200, jsonrpc::result(request.id.get(), result.as_bytes()));
         }
         if request.method.starts_with("tasks/") {
             let message = format!("Method not found: {}", request.method);
-            return self.finish(voice, None, 404, rpc_error(request.id.get(), METHOD_NOT_FOUND, &message));
+            return self.finish(post, None, 404, rpc_error(request.id.get(), METHOD_NOT_FOUND, &message));
         }
-        if !self.check_headers(server, voice, request) {
+        if !self.check_headers(server, post, request) {
             return;
         }
         let mut token = None;
@@ -266,24 +266,29 @@ impl Core {
             token = own;
             jsonrpc::forwarded(call, &request.method, Some(&params))
         });
-        self.sent_stateless(server, voice, request, sent, token, Era::StatelessOverSessions);
+        self.sent_stateless(server, post, request, sent, token, Era::StatelessOverSessions);
         if request.level.is_some() {
             self.merge_level(server);
         }
     }
 
     /// The result as a client of the newer version expects it.
-    pub(in crate::core) fn stateless_result(&self, errand: &Errand, call: CallId, result: Json<'_>) -> Vec<u8> {
+    pub(in crate::core) fn stateless_result(
+        &self,
+        forwarded: &ForwardedRequest,
+        call: CallId,
+        result: Json<'_>,
+    ) -> Vec<u8> {
         let text = result.get();
-        if errand.era == Era::Stateless || !text.starts_with('{') {
+        if forwarded.era == Era::Stateless || !text.starts_with('{') {
             return text.as_bytes().to_vec();
         }
         log::trace!("call={call} is answered in the other era");
         let mut extra = String::from(r#""resultType":"complete""#);
-        match errand.kind {
-            ErrandKind::Cacheable => extra += &format!(r#","ttlMs":{LIST_TTL_MS},"cacheScope":"private""#),
-            ErrandKind::ReadResource => extra += r#","ttlMs":0,"cacheScope":"private""#,
-            ErrandKind::Plain | ErrandKind::Subscribe(_) | ErrandKind::Unsubscribe(_) => {}
+        match forwarded.kind {
+            RequestKind::Cacheable => extra += &format!(r#","ttlMs":{LIST_TTL_MS},"cacheScope":"private""#),
+            RequestKind::ReadResource => extra += r#","ttlMs":0,"cacheScope":"private""#,
+            RequestKind::Plain | RequestKind::Subscribe(_) | RequestKind::Unsubscribe(_) => {}
         }
         let inner = text[1..].trim_ascii_start();
         let comma = if inner.starts_with('}') { "" } else { "," };
@@ -305,7 +310,7 @@ impl Core {
             let message = "subscriptions/listen is a stream: accept text/event-stream";
             return self.message(conn, 406, None, rpc_error(id, INVALID_PARAMS, message));
         }
-        let listening = || self.voices.values().filter_map(|voice| voice.listening.as_ref());
+        let listening = || self.posts.values().filter_map(|post| post.listening.as_ref());
         let own = listening().filter(|listening| listening.owner == who.name).count();
         if own >= LISTENERS_PER_OWNER || listening().count() >= LISTENERS_MAX {
             let fault = Fault::new(Code::Unavailable, format!("{own} subscriptions of yours are open already"));
@@ -320,15 +325,15 @@ impl Core {
             return self.refuse_message(conn, Some(request.id), &fault);
         }
         let uris = self.located(target, &who.servers, &mut filter.uris);
-        let voice = self.open_voice(Some(conn), None, true, 1);
-        self.open_stream(voice);
+        let post = self.open_post(Some(conn), None, true, 1);
+        self.open_stream(post);
         let ack = filter.acknowledged(id);
         let mut new: BTreeMap<ServerId, Vec<String>> = target.into_iter().map(|server| (server, Vec::new())).collect();
         for (server, uri) in &uris {
             let of_it = new.entry(*server).or_default();
             of_it.extend(Some(uri.clone()).filter(|uri| !self.is_wanted(*server, uri)));
         }
-        self.voices.get_mut(&voice).expect("just opened").listening = Some(Listening {
+        self.posts.get_mut(&post).expect("just opened").listening = Some(Listening {
             server: target,
             owner: Arc::clone(&who.name),
             sees: Arc::clone(&who.servers),
@@ -338,7 +343,7 @@ impl Core {
             resources: filter.resources,
             uris,
         });
-        self.emit(voice, jsonrpc::message("notifications/subscriptions/acknowledged", Some(&ack)));
+        self.emit(post, jsonrpc::message("notifications/subscriptions/acknowledged", Some(&ack)));
         for (server, new) in new {
             self.listened(server, &new);
         }
@@ -435,7 +440,7 @@ pub(in crate::core) fn era_meta(capabilities: &str, level: Option<&str>) -> Stri
     )
 }
 
-impl Face {
+impl Advertised {
     pub fn discover_result(&self) -> String {
         let instructions =
             self.instructions.as_ref().map_or(String::new(), |text| format!(r#","instructions":{text}"#));

@@ -5,9 +5,9 @@
 use crate::core::Core;
 use crate::core::mcp::era::params::given_responses;
 use crate::core::mcp::era::stateless::{OwnedRequest, Support};
-use crate::core::mcp::sessions::{Errand, NOBODY};
+use crate::core::mcp::sessions::{ForwardedRequest, NOBODY};
 use crate::core::mcp::wording::{INVALID_PARAMS, Settled, rpc_error};
-use crate::ids::{CallId, ServerId, VoiceId};
+use crate::ids::{CallId, PostId, ServerId};
 use crate::limits::{CONTENDED_QUESTION_TIMEOUT, KEPT_ANSWERS_BYTES_MAX, KEPT_ANSWERS_MAX, QUESTION_TIMEOUT};
 use crate::wire::jsonrpc::{self, Reply};
 use serde_json::json;
@@ -78,10 +78,10 @@ impl KeptAnswers {
 impl Core {
     /// The server waits for its client's input: the client gets the questions as a result, and the call waits on.
     pub(in crate::core) fn suspend(&mut self, call: CallId) {
-        let Some(errand) = self.errands.get_mut(&call) else { return };
-        let voice = std::mem::replace(&mut errand.voice, NOBODY);
-        let (id, owner) = (errand.id.clone(), Arc::clone(&errand.owner));
-        if voice == NOBODY {
+        let Some(forwarded) = self.forwarded.get_mut(&call) else { return };
+        let post = std::mem::replace(&mut forwarded.post, NOBODY);
+        let (id, owner) = (forwarded.id.clone(), Arc::clone(&forwarded.owner));
+        if post == NOBODY {
             return;
         }
         let mut requests = String::new();
@@ -94,14 +94,14 @@ impl Core {
         let state = json!(self.seal.close(&call.0.to_string(), &owner));
         let result =
             format!(r#"{{"resultType":"input_required","inputRequests":{{{requests}}},"requestState":{state}}}"#);
-        self.finish(voice, Some(call), 200, jsonrpc::result(id.get(), result.as_bytes()));
+        self.finish(post, Some(call), 200, jsonrpc::result(id.get(), result.as_bytes()));
     }
 
     /// How long a call may wait for its client's input: less, if the client may be gone and others want its place.
     pub(in crate::core) fn question_patience_ms(&self, call: CallId) -> u64 {
-        let suspended = self.errands.get(&call).filter(|errand| errand.voice == NOBODY);
+        let suspended = self.forwarded.get(&call).filter(|forwarded| forwarded.post == NOBODY);
         let contended =
-            suspended.and_then(|errand| self.servers.get(&errand.server)).is_some_and(|s| s.lane.waiting() > 0);
+            suspended.and_then(|forwarded| self.servers.get(&forwarded.server)).is_some_and(|s| s.lane.waiting() > 0);
         let patience = if contended { CONTENDED_QUESTION_TIMEOUT } else { QUESTION_TIMEOUT };
         patience.as_millis() as u64
     }
@@ -110,7 +110,7 @@ impl Core {
     pub(in crate::core) fn hurry_suspended(&mut self, server: ServerId) {
         let until_ms = self.now.mono_ms + CONTENDED_QUESTION_TIMEOUT.as_millis() as u64;
         for call in self.servers[&server].lane.in_flight().to_vec() {
-            let suspended = self.errands.get(&call).is_some_and(|errand| errand.voice == NOBODY);
+            let suspended = self.forwarded.get(&call).is_some_and(|forwarded| forwarded.post == NOBODY);
             if suspended && self.calls.get(call).is_some_and(|call| call.deadline_ms > until_ms) {
                 self.postpone(call, CONTENDED_QUESTION_TIMEOUT.as_millis() as u64);
             }
@@ -118,42 +118,38 @@ impl Core {
     }
 
     /// The answer has come before its client did.
-    pub(in crate::core) fn keep_answer(&mut self, call: CallId, errand: &Errand, answer: Settled<'_>) {
+    pub(in crate::core) fn keep_answer(&mut self, call: CallId, forwarded: &ForwardedRequest, answer: Settled<'_>) {
         let until_ms = self.now.mono_ms + QUESTION_TIMEOUT.as_millis() as u64;
-        let kept = Kept { server: errand.server, owner: Arc::clone(&errand.owner), until_ms, answer: answer.kept() };
+        let kept =
+            Kept { server: forwarded.server, owner: Arc::clone(&forwarded.owner), until_ms, answer: answer.kept() };
         self.kept.insert(call, kept);
     }
 
     /// The client brings the answers to what its call waits for.
-    pub(in crate::core) fn resume_call(
-        &mut self,
-        server: ServerId,
-        voice: VoiceId,
-        request: &OwnedRequest,
-        state: &str,
-    ) {
+    pub(in crate::core) fn resume_call(&mut self, server: ServerId, post: PostId, request: &OwnedRequest, state: &str) {
         let ours = self.seal.open(state, &request.owner).and_then(|call| call.parse().ok()).map(CallId);
         if let Some(answer) = ours.and_then(|call| self.kept.take(call, server, &request.owner, self.now.mono_ms)) {
-            return self.finish(voice, None, answer.status, answer.message(request.id.get()));
+            return self.finish(post, None, answer.status, answer.message(request.id.get()));
         }
         let waits = |call: &CallId| {
-            let errand = self.errands.get(call)?;
-            (errand.server == server && errand.owner == request.owner && errand.voice == NOBODY).then_some(*call)
+            let forwarded = self.forwarded.get(call)?;
+            (forwarded.server == server && forwarded.owner == request.owner && forwarded.post == NOBODY)
+                .then_some(*call)
         };
         let Some(call) = ours.as_ref().and_then(waits) else {
             return match (ours, self.servers[&server].support) {
                 // The server's own state: it knows what it means.
-                (None, Support::Yes(other)) => self.forward_stateless(other, voice, request),
+                (None, Support::Yes(other)) => self.forward_stateless(other, post, request),
                 (None, Support::Asked(_) | Support::Unknown | Support::No) | (Some(_), _) => {
                     let message = "requestState: is not valid, or its call is over; call again without it";
-                    self.finish(voice, None, 200, rpc_error(request.id.get(), INVALID_PARAMS, message));
+                    self.finish(post, None, 200, rpc_error(request.id.get(), INVALID_PARAMS, message));
                 }
             };
         };
-        let errand = self.errands.get_mut(&call).expect("just seen");
-        (errand.voice, errand.id) = (voice, request.id.clone());
-        let timeout_ms = errand.timeout_ms;
-        self.voices.get_mut(&voice).expect("it asks").calls.push(call);
+        let forwarded = self.forwarded.get_mut(&call).expect("just seen");
+        (forwarded.post, forwarded.id) = (post, request.id.clone());
+        let timeout_ms = forwarded.timeout_ms;
+        self.posts.get_mut(&post).expect("it asks").calls.push(call);
         self.postpone(call, timeout_ms);
         let mut unanswered = false;
         let questions = self.questions_of(call);
