@@ -156,9 +156,9 @@ impl Pulse {
             }
             Doubt::Listed { at_ms, .. } if probe_over(at_ms) => (Doubt::Lost { at_ms: now_ms, times: 0 }, Beat::Lost),
             Doubt::Lost { at_ms, times } if now_ms - at_ms >= rules.heartbeat_ms << times.min(HEARTBEAT_DOUBLINGS) => {
-                let rounds = Doubt::Lost { at_ms: now_ms, times: times.saturating_add(1) };
+                let again = Doubt::Lost { at_ms: now_ms, times: times.saturating_add(1) };
                 // The answer to its call would tell as much.
-                (rounds, if busy { Beat::Rest } else { Beat::Ask(PING) })
+                (again, if busy { Beat::Rest } else { Beat::Ask(PING) })
             }
             Doubt::Pinged { .. } | Doubt::Listed { .. } | Doubt::Lost { .. } => return Beat::Rest,
         };

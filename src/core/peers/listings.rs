@@ -304,11 +304,11 @@ impl Core {
     pub(in crate::core) fn list_ended(&mut self, id: ServerId, list: Listing) {
         let Some(server) = self.servers.get_mut(&id) else { return };
         let cached = server.list_mut(list);
-        let rounds = cached.stale;
+        let again = cached.stale;
         cached.forget_asking();
         cached.outgoing.retain(is_read);
         self.count_list(id, list, Cached::bytes).expect("what shrinks fits");
-        if rounds {
+        if again {
             self.fetch(id, list);
         }
     }
