@@ -61,6 +61,10 @@ counted!(
     InstanceId
 );
 counted!(
+    /// One conversation with a server, over all lives of what carries it.
+    PeerId
+);
+counted!(
     /// One client connection.
     ConnId
 );

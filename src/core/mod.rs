@@ -26,33 +26,33 @@ use crate::core::hosting::pulls::Pulls;
 use crate::core::mcp::sessions::{ForwardedRequest, PendingPost, Question, Sessions};
 use crate::core::peers::calls::Calls;
 use crate::core::peers::listings::Listing;
-use crate::core::peers::unanswered::Unanswered;
+use crate::core::peers::peer::{Peer, Role};
 use crate::core::servers::outbox::Outbox;
 use crate::core::servers::server::Server;
 pub use crate::core::settings::Settings;
-use crate::ids::{CallId, ConnId, IdMap, IdSet, InstanceId, PostId, ServerId, SessionId};
+use crate::ids::{CallId, ConnId, IdMap, IdSet, InstanceId, PeerId, PostId, ServerId, SessionId};
 use crate::limits::{RESTARTS_AT_ONCE, STARTS_AT_ONCE, STDIN_GRACE};
 use crate::model::instance::{Exit, ExitCause, StopSignal};
 use crate::model::records::Snapshot;
-use crate::model::status::{LastCrash, Status};
+use crate::model::status::LastCrash;
 use crate::shares::Shares;
 use std::collections::{BTreeMap, VecDeque};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Timer {
     Call(CallId),
-    /// The deadline of a server's present state.
-    State(ServerId),
-    /// When a server's silence is looked at.
-    Pulse(ServerId),
+    /// The deadline of a peer's present state.
+    State(PeerId),
+    /// When a peer's silence is looked at.
+    Pulse(PeerId),
     /// A client that waits for something other than a reply.
     Client(ConnId),
     /// A connection on which nothing was said for a while.
     Stream(ConnId),
     /// A session that may be idle.
     Session(SessionId),
-    /// When a list of a server may be fetched again.
-    List(ServerId, Listing),
+    /// When a list of a peer may be fetched again.
+    List(PeerId, Listing),
     /// When those who see all servers at once may hear of a list again.
     JointList(Listing),
     /// When an instance that was asked to stop loses its stdin.
@@ -95,12 +95,14 @@ pub struct Core {
     servers: IdMap<ServerId, Server>,
     /// Also names whose registration is not durable yet.
     names: BTreeMap<String, ServerId>,
-    instances: IdMap<InstanceId, ServerId>,
+    peers: IdMap<PeerId, Peer>,
+    peers_minted: u64,
+    instances: IdMap<InstanceId, PeerId>,
     lives: u64,
-    /// Servers that wait for a start slot, and the instances that hold one.
-    start_queue: VecDeque<ServerId>,
+    /// Peers that wait for a start slot, and the instances that hold one.
+    start_queue: VecDeque<PeerId>,
     /// As above, for those that ran and died.
-    restart_queue: VecDeque<ServerId>,
+    restart_queue: VecDeque<PeerId>,
     pulls: Pulls,
     launching: IdSet<InstanceId>,
     calls: Calls,
@@ -140,6 +142,8 @@ impl Core {
             loaded: false,
             servers: IdMap::default(),
             names: BTreeMap::new(),
+            peers: IdMap::default(),
+            peers_minted: 0,
             instances: IdMap::default(),
             lives: 0,
             start_queue: VecDeque::new(),
@@ -174,10 +178,9 @@ impl Core {
         &self.tokens
     }
 
-    /// Whose instance this is: the server that was registered, also of one that belongs to a session.
+    /// Whose instance this is.
     pub fn server_of(&self, instance: InstanceId) -> Option<ServerId> {
-        let server = self.servers.get(self.instances.get(&instance)?)?;
-        Some(server.parent().unwrap_or(server.id))
+        Some(self.peers.get(self.instances.get(&instance)?)?.server)
     }
 
     pub fn is_running(&self) -> bool {
@@ -209,6 +212,7 @@ impl Core {
             && self.outbox.is_clean()
             && self.decisions.are_recorded()
             && self.servers.values().all(|server| server.removing.is_none())
+            && self.peers.values().all(|peer| !peer.leaving)
     }
 
     pub fn handle(&mut self, input: Input<'_>, now: Now) {
@@ -255,8 +259,8 @@ impl Core {
         while let Some(timer) = self.deadlines.pop_due(now.mono_ms) {
             match timer {
                 Timer::Call(id) => self.call_timed_out(id),
-                Timer::State(server) => self.state_elapsed(server),
-                Timer::Pulse(server) => self.pulse_elapsed(server),
+                Timer::State(peer) => self.state_elapsed(peer),
+                Timer::Pulse(peer) => self.pulse_elapsed(peer),
                 Timer::Client(conn) => self.wait_timed_out(conn),
                 Timer::Stream(conn) => self.stream_elapsed(conn),
                 Timer::Session(id) => self.session_elapsed(id),
@@ -311,72 +315,76 @@ impl Core {
         }
         let mut up: Vec<&Server> = self.servers.values().filter(|server| server.desired_up).collect();
         up.sort_by(|a, b| a.definition.name.cmp(&b.definition.name));
-        for id in up.into_iter().map(|server| server.id).collect::<Vec<_>>() {
+        for id in up.into_iter().map(|server| server.main).collect::<Vec<_>>() {
             self.advance(id, Event::Start);
         }
     }
 
-    // --- one server's life --------------------------------------------------------------------------------------
+    // --- one life --------------------------------------------------------------------------------------
 
     fn advance_instance(&mut self, instance: InstanceId, event: Event) {
-        if let Some(server) = self.instances.get(&instance) {
-            self.advance(*server, event);
+        if let Some(peer) = self.instances.get(&instance) {
+            self.advance(*peer, event);
         }
     }
 
-    /// The one way a server's state changes.
-    fn advance(&mut self, id: ServerId, event: Event) {
-        let Some(server) = self.servers.get_mut(&id) else { return };
+    /// As below, for the conversation that everybody shares.
+    fn advance_main(&mut self, id: ServerId, event: Event) {
+        if let Some(server) = self.servers.get(&id) {
+            self.advance(server.main, event);
+        }
+    }
+
+    /// The one way a peer's state changes.
+    fn advance(&mut self, id: PeerId, event: Event) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let server = peer.server;
         // What breaks a rule is not started, whoever asks for it.
-        if server.refused.is_some() && matches!(event, Event::Start | Event::Restart) {
+        let refused = self.servers.get(&server).is_some_and(|server| server.refused.is_some());
+        if refused && matches!(event, Event::Start | Event::Restart) {
             return;
         }
-        let before = (server.life.status(), server.life.instance());
+        let before = (peer.life.status(), peer.life.instance());
         let why = clients::news::event_name(&event);
-        let actions = server.life.handle(event, &server.definition, self.now.mono_ms);
+        let actions = peer.life.handle(event, &peer.definition, self.now.mono_ms);
         let failed = actions.iter().any(|action| matches!(action, Action::Crashed { .. } | Action::Fault { .. }));
         for action in actions {
             self.act(id, action);
         }
-        let Some(server) = self.servers.get(&id) else { return };
-        let after = server.life.status();
+        let Some(peer) = self.peers.get(&id) else { return };
+        let after = peer.life.status();
         if before.0 != after {
-            let instance = server.life.instance().or(before.1);
+            let instance = peer.life.instance().or(before.1);
             self.tell_transition(id, before.0, instance, why);
             self.tell_crash_loop(id);
             self.outbox_mark(id);
         }
         self.pump(id);
         self.review_queue(id);
-        self.tell_waiting(id);
-        // Last: it may be the end of this server, and its actions needed it to the last.
+        self.forget_if_left(id);
+        self.tell_waiting(server);
+        // Last: it may be the end of this peer, and its actions needed it to the last.
         if failed {
-            self.companion_failed(id);
+            self.stateless_peer_failed(id);
         }
-        self.kin_over(id);
+        self.further_peer_over(id);
     }
 
-    fn act(&mut self, id: ServerId, action: Action) {
-        let server = self.servers.get_mut(&id).expect("advance holds it");
+    fn act(&mut self, id: PeerId, action: Action) {
+        let peer = self.peers.get_mut(&id).expect("advance holds it");
         match action {
             Action::Pull { policy } => self.pull(id, policy),
             Action::LeavePull => self.leave_pull(id),
             Action::Queue => {
-                match server.restart_due {
+                match peer.restart_due {
                     true => self.restart_queue.push_back(id),
                     false => self.start_queue.push_back(id),
                 }
                 self.grant_slots();
             }
             Action::Launch { instance } => {
-                server.restart_count += u64::from(std::mem::take(&mut server.restart_due));
-                server.hello = None;
-                server.lane.unanswered = Unanswered::default();
-                server.put_down_for = None;
-                (server.level, server.listen, server.refusal) = (None, None, None);
-                Listing::ALL.into_iter().for_each(|list| server.list_mut(list).new_instance());
-                server.said = servers::server::Said { late: server.said.late, ..servers::server::Said::default() };
-                let definition = server.definition.clone();
+                peer.begin_instance();
+                let definition = peer.definition.clone();
                 let provider = definition.provider.clone().unwrap_or_else(|| self.settings.providers[0].clone());
                 self.instances.insert(instance, id);
                 self.launching.insert(instance);
@@ -385,14 +393,14 @@ impl Core {
             }
             Action::Greet { instance } => self.greet(id, instance),
             Action::Watch { .. } => {
-                server.start_failed = false;
+                peer.start_failed = false;
                 // It is asked over its pipes; one that has none is known by its port and its process.
-                if server.definition.stdio_bridge {
+                if peer.definition.stdio_bridge {
                     self.watch(id);
                 }
             }
             Action::FailInFlight => {
-                let fault = server.restarting_fault(self.now);
+                let fault = peer.restarting_fault(self.now);
                 self.fail_in_flight(id, &fault);
             }
             Action::Knock { instance } => self.outputs.push_back(Output::Knock { instance }),
@@ -403,28 +411,15 @@ impl Core {
                 self.deadlines.set(Timer::Stdin(instance), self.now.mono_ms + STDIN_GRACE.as_millis() as u64);
             }
             Action::Signal { instance, signal } => self.outputs.push_back(Output::Signal { instance, signal }),
-            Action::Discard { instance } => {
-                server.pulse = None;
-                self.end_stderr(id, instance);
-                let server = self.servers.get_mut(&id).expect("advance holds it");
-                self.deadlines.cancel(Timer::Pulse(id));
-                let fault = server.end_fault();
-                self.fail_in_flight(id, &fault);
-                self.instances.remove(&instance);
-                self.deadlines.cancel(Timer::Stdin(instance));
-                self.launching.remove(&instance);
-                self.outputs.push_back(Output::Discard { instance });
-            }
-            Action::Crashed { instance, exit } => {
-                self.crashed(id, instance, exit);
-            }
+            Action::Discard { instance } => self.discard(id, instance),
+            Action::Crashed { instance, exit } => self.crashed(id, instance, exit),
             Action::Fault { message, launch } => {
-                log::warn!("server={} fault: {message}", server.definition.name);
-                server.last_error = Some(message.clone());
-                server.restart_due = true;
+                log::warn!("server={} fault: {message}", peer.definition.name);
+                peer.last_error = Some(message.clone());
+                peer.restart_due = true;
                 match launch {
-                    true => server.start_failed = true,
-                    false => server.put_down_for = Some(message.clone()),
+                    true => peer.start_failed = true,
+                    false => peer.put_down_for = Some(message.clone()),
                 }
                 self.note(id, message);
                 if launch {
@@ -434,6 +429,20 @@ impl Core {
             Action::Deadline { at_ms: Some(at_ms) } => self.deadlines.set(Timer::State(id), at_ms),
             Action::Deadline { at_ms: None } => self.deadlines.cancel(Timer::State(id)),
         }
+    }
+
+    /// An instance is over, and with it whatever it still owed.
+    fn discard(&mut self, id: PeerId, instance: InstanceId) {
+        self.end_stderr(id, instance);
+        let peer = self.peers.get_mut(&id).expect("advance holds it");
+        peer.pulse = None;
+        self.deadlines.cancel(Timer::Pulse(id));
+        let fault = peer.end_fault();
+        self.fail_in_flight(id, &fault);
+        self.instances.remove(&instance);
+        self.deadlines.cancel(Timer::Stdin(instance));
+        self.launching.remove(&instance);
+        self.outputs.push_back(Output::Discard { instance });
     }
 
     fn grant_slots(&mut self) {
@@ -447,66 +456,78 @@ impl Core {
                 (false, false) => None,
             };
             let Some(id) = next else { return };
-            if self.servers.get(&id).is_some_and(|server| *server.life.state() == State::Due) {
+            if self.peers.get(&id).is_some_and(|peer| *peer.life.state() == State::Due) {
                 self.lives += 1;
                 self.advance(id, Event::Slot { instance: InstanceId(self.lives) });
             }
         }
     }
 
-    fn crashed(&mut self, id: ServerId, instance: InstanceId, exit: Exit) {
+    fn crashed(&mut self, id: PeerId, instance: InstanceId, exit: Exit) {
         let now = self.now;
         self.end_stderr(id, instance);
-        let stderr_tail = self.servers[&self.logs_of(id)].log.crash_tail(instance);
-        let server = self.servers.get_mut(&id).expect("advance holds it");
+        let peer = self.peers.get_mut(&id).expect("advance holds it");
+        let log = self.servers.get(&peer.server).map(|server| &server.log);
+        let stderr_tail = log.map(|log| log.crash_tail(instance)).unwrap_or_default();
         let (exit_code, signal, how) = match exit.cause {
             ExitCause::Code(code) => (Some(code), None, format!("exited with code {code}")),
             ExitCause::Signal(signal) => (None, Some(signal), format!("killed by signal {signal}")),
         };
         let how = if exit.oom { format!("{how}, out of memory") } else { how };
-        log::warn!("server={} instance={instance} {how}; stderr: {stderr_tail:?}", server.definition.name);
+        log::warn!("server={} instance={instance} {how}; stderr: {stderr_tail:?}", peer.definition.name);
         // Whoever was put down has a reason that says more than the signal it was done with.
-        server.last_error = Some(match server.put_down_for.take() {
+        peer.last_error = Some(match peer.put_down_for.take() {
             Some(reason) => format!("{reason}; {how}"),
             None => how.clone(),
         });
-        server.start_failed |= server.pulse.is_none() && server.definition.stdio_bridge;
-        server.last_crash = Some(LastCrash { at_unix_ms: now.unix_ms, exit_code, signal, oom: exit.oom, stderr_tail });
-        server.ended_by = Some(exit);
-        server.restart_due = true;
+        peer.start_failed |= peer.pulse.is_none() && peer.definition.stdio_bridge;
+        peer.last_crash = Some(LastCrash { at_unix_ms: now.unix_ms, exit_code, signal, oom: exit.oom, stderr_tail });
+        peer.ended_by = Some(exit);
+        peer.restart_due = true;
         self.note(id, how);
     }
 
-    fn state_elapsed(&mut self, id: ServerId) {
-        if let Some(server) = self.servers.get_mut(&id)
-            && matches!(server.life.state(), State::Greeting { .. })
+    fn state_elapsed(&mut self, id: PeerId) {
+        if let Some(peer) = self.peers.get_mut(&id)
+            && matches!(peer.life.state(), State::Greeting { .. })
         {
-            let message = server.diagnosis();
-            log::warn!("server={} {message}", server.definition.name);
-            server.last_error = Some(message.clone());
-            server.put_down_for = Some(message.clone());
-            server.start_failed = true;
+            let message = peer.diagnosis();
+            log::warn!("server={} {message}", peer.definition.name);
+            peer.last_error = Some(message.clone());
+            peer.put_down_for = Some(message.clone());
+            peer.start_failed = true;
             self.note(id, message);
             // It is about to be put down, but whoever waited for it should hear the reason and not the consequence.
             self.answer_ready_waits(id);
-            self.companion_failed(id);
+            self.stateless_peer_failed(id);
         }
         self.advance(id, Event::Elapsed);
     }
 
-    /// Where what a server says of itself is kept: a second instance has no log of its own.
-    fn logs_of(&self, id: ServerId) -> ServerId {
-        self.servers
-            .get(&id)
-            .and_then(|server| server.parent())
-            .filter(|id| self.servers.contains_key(id))
-            .unwrap_or(id)
-    }
-
     // --- small things ---------------------------------------------------------------------------------------------
 
-    fn name_of(&self, id: ServerId) -> &str {
-        self.servers.get(&id).map_or("-", |server| &server.definition.name)
+    fn mint_peer(&mut self) -> PeerId {
+        self.peers_minted += 1;
+        PeerId(self.peers_minted)
+    }
+
+    /// The conversation that everybody shares; a server that is known has one.
+    fn main_of(&self, id: ServerId) -> &Peer {
+        &self.peers[&self.servers[&id].main]
+    }
+
+    fn main_of_mut(&mut self, id: ServerId) -> &mut Peer {
+        self.peers.get_mut(&self.servers[&id].main).expect("a server that is known has one")
+    }
+
+    /// Of a server that is known: it, and the conversation that everybody shares.
+    fn with_main(&self, id: ServerId) -> Option<(&Server, &Peer)> {
+        let server = self.servers.get(&id)?;
+        Some((server, &self.peers[&server.main]))
+    }
+
+    fn name_of(&self, id: PeerId) -> &str {
+        self.peers.get(&id).map_or("-", |peer| &peer.definition.name)
     }
 
     fn server_ids(&self) -> Vec<ServerId> {
@@ -515,12 +536,18 @@ impl Core {
         ids
     }
 
-    fn outbox_mark(&mut self, id: ServerId) {
-        if self.servers.get(&id).is_some_and(|server| server.parent().is_some()) {
-            return;
+    fn peer_ids(&self) -> Vec<PeerId> {
+        let mut ids: Vec<PeerId> = self.peers.keys().copied().collect();
+        ids.sort();
+        ids
+    }
+
+    /// What the store keeps of a server is its own state and that of its main peer.
+    fn outbox_mark(&mut self, id: PeerId) {
+        if let Some(peer) = self.peers.get(&id).filter(|peer| peer.role == Role::Main) {
+            self.outbox.mark(peer.server);
+            self.schedule_flush();
         }
-        self.outbox.mark(id);
-        self.schedule_flush();
     }
 
     fn schedule_flush(&mut self) {
@@ -530,10 +557,4 @@ impl Core {
             self.deadlines.set(Timer::Flush, self.now.mono_ms + WRITE_BEHIND_MS);
         }
     }
-}
-
-/// Whether a server is in a state that `?status=` names.
-fn status_is(server: &Server, wanted: &str) -> bool {
-    let status: Status = server.life.status();
-    status.wire() == wanted
 }

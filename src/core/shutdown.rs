@@ -14,14 +14,14 @@ impl Core {
                 log::info!("shutting down: no new calls, {} in flight or waiting", self.calls.len());
                 self.phase = Phase::Draining;
                 self.deadlines.set(Timer::Shutdown, self.now.mono_ms + DRAIN_GRACE.as_millis() as u64);
-                for id in self.server_ids() {
+                for id in self.peer_ids() {
                     self.review_queue(id);
                 }
             }
             Phase::Draining | Phase::Stopping => {
                 log::warn!("second signal: killing every container now");
                 self.phase = Phase::Stopping;
-                for id in self.server_ids() {
+                for id in self.peer_ids() {
                     self.advance(id, Event::KillNow);
                 }
             }
@@ -31,10 +31,10 @@ impl Core {
 
     /// Moves the shutdown on as soon as its present phase has nothing left to wait for.
     pub(in crate::core) fn follow_shutdown(&mut self) {
-        if self.phase == Phase::Draining && self.servers.values().all(|s| s.lane.in_flight().is_empty()) {
+        if self.phase == Phase::Draining && self.peers.values().all(|peer| peer.lane.in_flight().is_empty()) {
             self.shutdown_elapsed();
         }
-        if self.phase == Phase::Stopping && self.servers.values().all(|s| s.life.instance().is_none()) {
+        if self.phase == Phase::Stopping && self.peers.values().all(|peer| peer.life.instance().is_none()) {
             self.phase = Phase::Flushing;
             self.deadlines.set(Timer::Shutdown, self.now.mono_ms + STORE_WAIT.as_millis() as u64);
             self.flush();
@@ -48,7 +48,7 @@ impl Core {
         match self.phase {
             Phase::Draining => {
                 self.phase = Phase::Stopping;
-                for id in self.server_ids() {
+                for id in self.peer_ids() {
                     self.advance(id, Event::Shutdown);
                 }
             }

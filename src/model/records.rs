@@ -56,8 +56,15 @@ pub struct StoredServer {
     pub created_unix_ms: u64,
 }
 
+impl StoredServer {
+    /// A server that is just being registered.
+    pub fn new(id: ServerId, definition: Definition, created_unix_ms: u64) -> StoredServer {
+        StoredServer { id, definition, desired_up: true, status: StoredStatus::default(), created_unix_ms }
+    }
+}
+
 /// What is written behind: the last known state, for the next daemon and for whoever reads the table.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct StoredStatus {
     pub status: Status,
     pub restart_count: u64,

@@ -77,13 +77,14 @@ impl PullState {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
     Starting,
     Ready,
     Unresponsive,
     Stopping,
+    #[default]
     Stopped,
     Restarting,
     Backoff,

@@ -12,14 +12,14 @@ use crate::core::peers::listings::Listing;
 use crate::core::servers::decisions::Key;
 use crate::core::servers::outbox::{ChangeKind, Pending};
 use crate::core::servers::server::{Follower, Removal, Server};
-use crate::core::{Core, Phase, Timer, status_is};
+use crate::core::{Core, Phase, Timer};
 use crate::ids::{ConnId, InstanceId, ServerId, Uuid};
 use crate::limits::{FOLLOWERS_MAX, KEEP_ALIVE, SERVERS_MAX, SHUTDOWN_GRACE, STOP_GRACE, STORE_WAIT, TOKENS_MAX};
 use crate::model::definition::Definition;
 use crate::model::fault::{Code, Fault, Outcome};
 use crate::model::log::LogEntry;
 use crate::model::principal::Principal;
-use crate::model::records::{Decision, StoreOp, Token};
+use crate::model::records::{Decision, StoreOp, StoredServer, Token};
 use serde_json::Value;
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ impl Core {
         match ask {
             Ask::Call { server, method, params, timeout_ms } => {
                 let id = self.find(&server, who)?;
-                self.call(conn, who, id, method, params, timeout_ms).map(|()| None)
+                self.call(conn, who, self.servers[&id].main, method, params, timeout_ms).map(|()| None)
             }
             Ask::Register { definition, wait } => self.register(conn, who, *definition, wait).map(|()| None),
             Ask::List { status, name } => Ok(Some(self.list(who, status.as_deref(), name.as_deref()))),
@@ -89,7 +89,7 @@ impl Core {
             Ask::News => self.watch_news(conn, who).map(Some),
             Ask::Tools { server } => {
                 let id = self.find(&server, who)?;
-                Ok(Some(Answer::Tools(self.servers[&id].list(Listing::Tools).text.clone())))
+                Ok(Some(Answer::Tools(self.main_of(id).list(Listing::Tools).text.clone())))
             }
             Ask::Mcp { .. } => unreachable!("taken before"),
             Ask::Ready => unreachable!("answered before any phase is looked at"),
@@ -106,8 +106,7 @@ impl Core {
             ServerRef::Name(name) => self.names.get(name).copied(),
         };
         id.and_then(|id| self.servers.get(&id))
-            .filter(|server| server.parent().is_none() && server.removing.is_none())
-            .filter(|server| who.may_see(&server.definition.name))
+            .filter(|server| server.removing.is_none() && who.may_see(&server.definition.name))
             .map(|server| server.id)
             .ok_or_else(|| {
                 let asked = match server {
@@ -122,13 +121,13 @@ impl Core {
         let mut found: Vec<&Server> = self
             .servers
             .values()
-            .filter(|server| server.parent().is_none() && server.removing.is_none())
-            .filter(|server| who.may_see(&server.definition.name))
-            .filter(|server| status.is_none_or(|wanted| status_is(server, wanted)))
+            .filter(|server| server.removing.is_none() && who.may_see(&server.definition.name))
+            .filter(|server| status.is_none_or(|wanted| self.peers[&server.main].life.status().wire() == wanted))
             .filter(|server| name.is_none_or(|wanted| server.definition.name == wanted))
             .collect();
         found.sort_by(|a, b| a.definition.name.cmp(&b.definition.name));
-        Answer::List(found.into_iter().map(|server| server.view(&self.settings, self.now)).collect())
+        let view = |server: &Server| server.view(&self.peers[&server.main], &self.settings, self.now);
+        Answer::List(found.into_iter().map(view).collect())
     }
 
     /// Is this a server (by name or id) whose own HTTP is passed through?
@@ -147,13 +146,13 @@ impl Core {
     pub fn http_instance(&self, server: &str, who: &Principal) -> Result<(ServerId, InstanceId, u64), Fault> {
         let id = self.server_id(server).ok_or_else(|| Fault::new(Code::NotFound, "there is no such server"))?;
         let id = self.find(&ServerRef::Id(id), who)?;
-        let server = &self.servers[&id];
-        server.admits(self.now.mono_ms, self.now)?;
-        let instance = server.life.ready_instance().ok_or_else(|| {
-            let message = format!("{} is starting", server.definition.name);
+        let main = self.main_of(id);
+        main.admits(self.now.mono_ms, self.now)?;
+        let instance = main.life.ready_instance().ok_or_else(|| {
+            let message = format!("{} is starting", main.definition.name);
             Fault::new(Code::RestartInProgress, message).outcome(Outcome::NotSent).retry_after_ms(1_000)
         })?;
-        Ok((id, instance, server.definition.request_timeout_ms))
+        Ok((id, instance, main.definition.request_timeout_ms))
     }
 
     fn server_id(&self, server: &str) -> Option<ServerId> {
@@ -218,7 +217,7 @@ impl Core {
         let server = ServerId(self.entropy.uuid());
         self.names.insert(definition.name.clone(), server);
         let definition = Arc::new(definition);
-        let row = Server::new(server, Arc::clone(&definition), true, self.now.unix_ms).to_stored();
+        let row = StoredServer::new(server, (*definition).clone(), self.now.unix_ms);
         self.store(conn, Pending::Register { server, definition, conn, wait }, StoreOp::InsertServer(Box::new(row)));
         Ok(())
     }
@@ -348,7 +347,7 @@ impl Core {
         self.reconsider(id)?;
         let server = &self.servers[&id];
         if server.desired_up {
-            self.advance(id, Event::Start);
+            self.advance_main(id, Event::Start);
             self.park_for(conn, id, true);
             return Ok(());
         }
@@ -363,8 +362,8 @@ impl Core {
         match server.desired_up || server.changing || self.outbox.owes(id) {
             true => self.stop_now(id),
             false => {
-                self.retire_kin(id);
-                self.advance(id, Event::Stop);
+                self.retire_further_peers(id);
+                self.advance_main(id, Event::Stop);
             }
         }
         self.park_for(conn, id, false);
@@ -395,9 +394,9 @@ impl Core {
             let message = format!("{} is stopped; start it instead", server.definition.name);
             return Err(Fault::new(Code::ServerStopped, message));
         }
-        self.servers.get_mut(&id).expect("found").restart_due = true;
-        self.retire_kin(id);
-        self.advance(id, Event::Restart);
+        self.main_of_mut(id).restart_due = true;
+        self.retire_further_peers(id);
+        self.advance_main(id, Event::Restart);
         self.park_for_ready(conn, id, Hand::Restarted);
         Ok(())
     }
@@ -428,7 +427,7 @@ impl Core {
         let server = self.servers.get(&id?)?;
         let leaves =
             matches!(server.removing, Some(Removal::KeepsVolumes | Removal::TakesVolumes | Removal::VolumesLeave));
-        (leaves && server.parent().is_none() && who.may_see(&server.definition.name)).then_some(server.id)
+        (leaves && who.may_see(&server.definition.name)).then_some(server.id)
     }
 
     /// Lets the client wait until the server is up or down, if it is not so already.

@@ -6,9 +6,10 @@ use crate::api::response::{Answer, StreamEvent};
 use crate::core::clients::parked::WaitOn;
 use crate::core::contract::Output;
 use crate::core::hosting::lifecycle::{Event, State};
+use crate::core::peers::peer::{Peer, Role};
 use crate::core::servers::server::{Follower, Server};
 use crate::core::{Core, Timer};
-use crate::ids::{ConnId, InstanceId, ServerId};
+use crate::ids::{ConnId, InstanceId, PeerId, ServerId};
 use crate::limits::{KEEP_ALIVE, LOG_UNKEPT_EVERY};
 use crate::model::fault::{Code, Fault};
 use crate::model::log::{LogEntry, LogSource};
@@ -33,11 +34,11 @@ impl Core {
         let mut seen: Vec<&Server> = self
             .servers
             .values()
-            .filter(|server| server.parent().is_none() && server.removing.is_none())
-            .filter(|server| who.may_see(&server.definition.name))
+            .filter(|server| server.removing.is_none() && who.may_see(&server.definition.name))
             .collect();
         seen.sort_by(|a, b| a.definition.name.cmp(&b.definition.name));
-        let now = seen.into_iter().map(|server| self.news_of(server, NewsKind::State, String::new())).collect();
+        let state = |server: &Server| self.news_of(&self.peers[&server.main], NewsKind::State, String::new());
+        let now = seen.into_iter().map(state).collect();
         self.watchers.push(Watcher { conn, who: who.clone() });
         self.parked.park(conn, WaitOn::News);
         self.deadlines.set(Timer::Stream(conn), self.now.mono_ms + KEEP_ALIVE.as_millis() as u64);
@@ -86,24 +87,21 @@ impl Core {
         }
     }
 
-    fn news_of(&self, server: &Server, kind: NewsKind, why: String) -> News {
+    /// Of a server, by its main peer.
+    fn news_of(&self, main: &Peer, kind: NewsKind, why: String) -> News {
         News {
             at_unix_ms: self.now.unix_ms,
-            server: server.id,
-            name: server.definition.name.clone(),
-            instance: server.life.instance(),
+            server: main.server,
+            name: main.definition.name.clone(),
+            instance: main.life.instance(),
             kind,
             from: None,
-            to: server.life.status(),
+            to: main.life.status(),
             why,
         }
     }
 
     fn broadcast(&mut self, news: News) {
-        // A second instance is nobody's business but the daemon's.
-        if self.servers.get(&news.server).is_some_and(|server| server.parent().is_some()) {
-            return;
-        }
         let news = Arc::new(news);
         for watcher in self.watchers.iter().filter(|watcher| watcher.who.may_see(&news.name)) {
             self.outputs.push_back(Output::News { conn: watcher.conn, news: Arc::clone(&news) });
@@ -114,53 +112,58 @@ impl Core {
 
     pub(in crate::core) fn tell_transition(
         &mut self,
-        id: ServerId,
+        id: PeerId,
         from: Status,
         instance: Option<InstanceId>,
         why: &str,
     ) {
-        let Some(server) = self.servers.get(&id) else { return };
-        let (name, to) = (&server.definition.name, server.life.status());
+        let Some(peer) = self.peers.get(&id) else { return };
+        let (name, to) = (&peer.definition.name, peer.life.status());
         let shown = instance.map_or_else(|| "-".to_string(), |instance| instance.to_string());
         log::info!("server={name} instance={shown} from={} to={} why={why}", from.wire(), to.wire());
-        let news = News { instance, from: Some(from), ..self.news_of(server, NewsKind::Transition, why.to_string()) };
-        self.broadcast(news);
+        // Any but the main one is nobody's business but the daemon's.
+        if peer.role == Role::Main {
+            let news = News { instance, from: Some(from), ..self.news_of(peer, NewsKind::Transition, why.to_string()) };
+            self.broadcast(news);
+        }
         self.note(id, format!("{} -> {} ({why})", from.wire(), to.wire()));
     }
 
     /// It is not as it should be: said in the daemon's log, in the server's, and to those who watch.
-    pub(in crate::core) fn warn(&mut self, id: ServerId, text: String) {
-        let Some(server) = self.servers.get(&id) else { return };
-        log::warn!("server={} {text}", server.definition.name);
-        let news = self.news_of(server, NewsKind::Warning, text.clone());
-        self.broadcast(news);
+    pub(in crate::core) fn warn(&mut self, id: PeerId, text: String) {
+        let Some(peer) = self.peers.get(&id) else { return };
+        log::warn!("server={} {text}", peer.definition.name);
+        if peer.role == Role::Main {
+            let news = self.news_of(peer, NewsKind::Warning, text.clone());
+            self.broadcast(news);
+        }
         self.log_entry(id, LogSource::Health, text);
     }
 
     /// A crash loop is a health warning, told when it begins and whenever it gets worse.
-    pub(in crate::core) fn tell_crash_loop(&mut self, id: ServerId) {
-        let Some(server) = self.servers.get(&id) else { return };
-        if let State::Waiting { until_ms, looping: true } = *server.life.state() {
+    pub(in crate::core) fn tell_crash_loop(&mut self, id: PeerId) {
+        let Some(peer) = self.peers.get(&id) else { return };
+        if let State::Waiting { until_ms, looping: true } = *peer.life.state() {
             let wait_ms = until_ms.saturating_sub(self.now.mono_ms);
-            let (level, cause) = (server.life.crash_level(), server.last_error.clone().unwrap_or_default());
+            let (level, cause) = (peer.life.crash_level(), peer.last_error.clone().unwrap_or_default());
             self.warn(id, format!("crash loop, level {level}: {cause}; the next start is in {wait_ms} ms"));
         }
     }
 
     /// Registered, removed: there from here on, or not any more.
-    pub(in crate::core) fn tell_presence(&mut self, server: &Server, why: &str) {
-        let news = self.news_of(server, NewsKind::Presence, why.to_string());
+    pub(in crate::core) fn tell_presence(&mut self, id: ServerId, why: &str) {
+        let news = self.news_of(self.main_of(id), NewsKind::Presence, why.to_string());
         self.broadcast(news);
     }
 
-    /// A lifecycle event in the server's log.
-    pub(in crate::core) fn note(&mut self, id: ServerId, text: String) {
+    /// A lifecycle event in the log of the server, which all its peers share.
+    pub(in crate::core) fn note(&mut self, id: PeerId, text: String) {
         self.log_entry(id, LogSource::Lifecycle, text);
     }
 
-    fn log_entry(&mut self, id: ServerId, source: LogSource, text: String) {
-        let instance = self.servers.get(&id).and_then(|server| server.life.instance());
-        let id = self.logs_of(id);
+    fn log_entry(&mut self, id: PeerId, source: LogSource, text: String) {
+        let Some(peer) = self.peers.get(&id) else { return };
+        let (instance, id) = (peer.life.instance(), peer.server);
         let Some(server) = self.servers.get_mut(&id) else { return };
         let entry = LogEntry { at_unix_ms: self.now.unix_ms, instance, source, text };
         server.log.push(entry.clone());
@@ -180,8 +183,7 @@ impl Core {
     pub(in crate::core) fn stderr_read(&mut self, instance: InstanceId, bytes: &[u8]) {
         self.work = 0;
         let before = self.outputs.len();
-        let Some(id) = self.instances.get(&instance).copied() else { return self.charge(1, bytes.len(), before) };
-        let id = self.logs_of(id);
+        let Some(id) = self.server_of(instance) else { return self.charge(1, bytes.len(), before) };
         if let Some(server) = self.servers.get_mut(&id) {
             let fresh = server.log.stderr(instance, bytes, self.now);
             self.stream_said(id, fresh);
@@ -207,8 +209,8 @@ impl Core {
     }
 
     /// What an instance has begun to say when it ends is its own, and no part of what the next one says.
-    pub(in crate::core) fn end_stderr(&mut self, id: ServerId, instance: InstanceId) {
-        let id = self.logs_of(id);
+    pub(in crate::core) fn end_stderr(&mut self, id: PeerId, instance: InstanceId) {
+        let Some(id) = self.peers.get(&id).map(|peer| peer.server) else { return };
         let Some(server) = self.servers.get_mut(&id) else { return };
         for entry in server.log.end_stderr(instance, self.now) {
             self.stream(id, entry);
@@ -226,9 +228,9 @@ impl Core {
 
     /// How the daemon is, in one line.
     pub fn status_line(&self) -> String {
-        let own = || self.servers.values().filter(|server| server.parent().is_none());
-        let count = |wanted: Status| own().filter(|server| server.life.status() == wanted).count();
-        let (all, ready, calls) = (own().count(), count(Status::Ready), self.calls.len());
+        let main = || self.servers.values().map(|server| &self.peers[&server.main]);
+        let count = |wanted: Status| main().filter(|peer| peer.life.status() == wanted).count();
+        let (all, ready, calls) = (self.servers.len(), count(Status::Ready), self.calls.len());
         let unwell =
             [Status::Unresponsive, Status::Backoff, Status::Failed].map(|status| (count(status), status.wire()));
         let unwell = unwell.iter().filter(|(n, _)| *n > 0).map(|(n, status)| format!(", {n} {status}"));
@@ -237,8 +239,8 @@ impl Core {
 
     /// Each server in a line, by name.
     pub fn summary(&self) -> Vec<String> {
-        let own = self.servers.values().filter(|server| server.parent().is_none());
-        let mut lines: Vec<String> = own.map(|server| server.summary(self.now)).collect();
+        let summary = |server: &Server| server.summary(&self.peers[&server.main], self.now);
+        let mut lines: Vec<String> = self.servers.values().map(summary).collect();
         lines.sort();
         lines.splice(..0, self.shares.summary());
         lines

@@ -5,9 +5,10 @@ use crate::api::response::Answer;
 use crate::core::clients::parked::{Hand, WaitOn};
 use crate::core::contract::Output;
 use crate::core::hosting::lifecycle::State;
+use crate::core::peers::peer::Role;
 use crate::core::servers::decisions::Key;
 use crate::core::{Core, Timer};
-use crate::ids::{ConnId, ServerId};
+use crate::ids::{ConnId, PeerId, ServerId};
 use crate::model::fault::{Code, Fault};
 
 impl Core {
@@ -35,21 +36,21 @@ impl Core {
     /// How a server is after what was done to it. One that was restarted and cannot start is no success: whoever did it
     /// had one that ran.
     pub(in crate::core) fn ready_answer(&self, id: ServerId, after: Hand) -> Answer {
-        let Some(server) = self.servers.get(&id).filter(|server| server.removing.is_none()) else {
+        let Some((server, main)) = self.with_main(id).filter(|(server, _)| server.removing.is_none()) else {
             return Answer::Refused(Fault::new(Code::NotFound, "the server was removed meanwhile"));
         };
-        let view = || Box::new(server.view(&self.settings, self.now));
+        let view = || Box::new(server.view(main, &self.settings, self.now));
         match after {
             Hand::Registered => Answer::Registered(view()),
-            Hand::Restarted if server.start_failed => Answer::Refused(server.restarted_in_vain(self.now)),
+            Hand::Restarted if main.start_failed => Answer::Refused(main.restarted_in_vain(self.now)),
             Hand::Started | Hand::Restarted => Answer::Status(view()),
         }
     }
 
     /// The server's state may be what somebody waits for.
     pub(in crate::core) fn tell_waiting(&mut self, id: ServerId) {
-        let Some(server) = self.servers.get(&id) else { return };
-        let state = server.life.state().clone();
+        let Some((_, main)) = self.with_main(id) else { return };
+        let state = main.life.state().clone();
         for (conn, on) in self.parked.on_server(id) {
             let over = match on {
                 WaitOn::Ready { .. } | WaitOn::Advertised(_) => match state {
@@ -85,7 +86,9 @@ impl Core {
     }
 
     /// The start has failed in a way that waiting will not mend: say so at once.
-    pub(in crate::core) fn answer_ready_waits(&mut self, id: ServerId) {
+    pub(in crate::core) fn answer_ready_waits(&mut self, peer: PeerId) {
+        let Some(main) = self.peers.get(&peer).filter(|peer| peer.role == Role::Main) else { return };
+        let id = main.server;
         for (conn, on) in self.parked.on_server(id) {
             if let WaitOn::Ready { after, .. } = on {
                 let answer = self.ready_answer(id, after);

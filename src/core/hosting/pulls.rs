@@ -6,7 +6,8 @@ use crate::core::Core;
 use crate::core::clients::parked::WaitOn;
 use crate::core::contract::Output;
 use crate::core::hosting::lifecycle::{Event, State};
-use crate::ids::{PullId, ServerId};
+use crate::core::peers::peer::Role;
+use crate::ids::{PeerId, PullId, ServerId};
 use crate::limits::PULL_WAIT;
 use crate::model::definition::{PullPolicy, Source};
 use crate::model::instance::{LaunchFault, LayerState, PullStep};
@@ -22,12 +23,12 @@ pub(in crate::core) struct Pulls {
 struct Pull {
     image: String,
     policy: PullPolicy,
-    waiting: BTreeSet<ServerId>,
+    waiting: BTreeSet<PeerId>,
 }
 
 impl Core {
     /// The server's image is wanted: by itself alone, or as one of several.
-    pub(in crate::core) fn pull(&mut self, id: ServerId, policy: PullPolicy) {
+    pub(in crate::core) fn pull(&mut self, id: PeerId, policy: PullPolicy) {
         let Some(image) = self.image_of(id) else { return };
         let known = self.pulls.map.values_mut().find(|pull| pull.image == image && pull.policy == policy);
         match known {
@@ -42,7 +43,7 @@ impl Core {
         self.extend_ready_waits(id);
     }
 
-    pub(in crate::core) fn leave_pull(&mut self, id: ServerId) {
+    pub(in crate::core) fn leave_pull(&mut self, id: PeerId) {
         for pull in self.pulls.map.values_mut() {
             pull.waiting.remove(&id);
         }
@@ -52,17 +53,15 @@ impl Core {
             self.pulls.map.remove(&pull);
             self.outputs.push_back(Output::AbandonPull { pull });
         }
-        if let Some(server) = self.servers.get_mut(&id) {
-            server.image_pull = None;
+        if let Some(pull) = self.image_pull_of(id) {
+            *pull = None;
         }
     }
 
     pub(in crate::core) fn pulled(&mut self, pull: PullId) {
         let Some(Pull { image, waiting, .. }) = self.pulls.map.remove(&pull) else { return };
         for id in waiting {
-            if let Some(server) = self.servers.get_mut(&id)
-                && let Some(pull) = &mut server.image_pull
-            {
+            if let Some(Some(pull)) = self.image_pull_of(id) {
                 *pull = ImagePull { state: PullState::Done, bytes: pull.total, total: pull.total, ..NO_PULL };
                 self.note(id, format!("image {image} is here"));
             }
@@ -74,8 +73,8 @@ impl Core {
     pub(in crate::core) fn pull_failed(&mut self, pull: PullId, why: &LaunchFault) {
         let Some(Pull { waiting, .. }) = self.pulls.map.remove(&pull) else { return };
         for id in waiting {
-            if let Some(server) = self.servers.get_mut(&id) {
-                let pull = server.image_pull.get_or_insert(NO_PULL);
+            if let Some(pull) = self.image_pull_of(id) {
+                let pull = pull.get_or_insert(NO_PULL);
                 (pull.state, pull.error) = (PullState::Failed, Some(why.message.clone()));
             }
             self.advance(id, Event::PullFailed(why.clone()));
@@ -86,17 +85,23 @@ impl Core {
         let Some(Pull { image, waiting, .. }) = self.pulls.map.get(&pull) else { return };
         let (image, waiting) = (image.clone(), waiting.clone());
         for id in waiting {
-            let Some(server) = self.servers.get_mut(&id) else { continue };
-            if let Some(event) = follow(server.image_pull.get_or_insert(NO_PULL), step) {
+            let Some(pull) = self.image_pull_of(id) else { continue };
+            if let Some(event) = follow(pull.get_or_insert(NO_PULL), step) {
                 self.note(id, format!("image {image}: {event}"));
             }
         }
     }
 
+    /// What is shown of the pull that a peer waits for. Its server's: all of them start from the same image.
+    fn image_pull_of(&mut self, id: PeerId) -> Option<&mut Option<ImagePull>> {
+        let server = self.peers.get(&id)?.server;
+        self.servers.get_mut(&server).map(|server| &mut server.image_pull)
+    }
+
     /// How long a client may wait for this server from now on: a start, and before it the image.
     pub(in crate::core) fn start_wait_ms(&self, id: ServerId) -> u64 {
-        let server = &self.servers[&id];
-        let pull_ms = match server.life.state() {
+        let main = self.main_of(id);
+        let pull_ms = match main.life.state() {
             State::Pulling => PULL_WAIT.as_millis() as u64,
             State::Down
             | State::Due
@@ -109,24 +114,23 @@ impl Core {
             | State::Waiting { .. }
             | State::Failed => 0,
         };
-        server.definition.startup_timeout_ms + pull_ms
+        main.definition.startup_timeout_ms + pull_ms
     }
 
     /// The time to start counts from the end of the pull.
-    fn extend_ready_waits(&mut self, id: ServerId) {
-        if !self.servers.contains_key(&id) {
-            return;
-        }
-        let until_ms = self.now.mono_ms + self.start_wait_ms(id);
-        for (conn, on) in self.parked.on_server(id) {
+    fn extend_ready_waits(&mut self, id: PeerId) {
+        let Some(main) = self.peers.get(&id).filter(|peer| peer.role == Role::Main) else { return };
+        let server = main.server;
+        let until_ms = self.now.mono_ms + self.start_wait_ms(server);
+        for (conn, on) in self.parked.on_server(server) {
             if let WaitOn::Ready { .. } = on {
                 self.deadlines.set(crate::core::Timer::Client(conn), until_ms);
             }
         }
     }
 
-    fn image_of(&self, id: ServerId) -> Option<String> {
-        match &self.servers.get(&id)?.definition.source {
+    fn image_of(&self, id: PeerId) -> Option<String> {
+        match &self.peers.get(&id)?.definition.source {
             Source::Image(image) => Some(image.clone()),
             Source::HostRootfs => None,
         }

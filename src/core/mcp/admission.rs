@@ -49,10 +49,11 @@ impl Core {
         };
         match target {
             None => self.welcome(conn, None, greeting),
-            Some(server) if self.servers[&server].advertised.is_some() => self.welcome(conn, target, greeting),
+            Some(server) if self.main_of(server).advertised.is_some() => self.welcome(conn, target, greeting),
             Some(server) => {
-                let deadline_ms = self.now.mono_ms + self.servers[&server].definition.startup_timeout_ms;
-                if let Err(fault) = self.servers[&server].admits(deadline_ms, self.now) {
+                let main = self.main_of(server);
+                let deadline_ms = self.now.mono_ms + main.definition.startup_timeout_ms;
+                if let Err(fault) = main.admits(deadline_ms, self.now) {
                     return self.refuse_message(conn, Some(id), &fault);
                 }
                 self.greetings.insert(conn, greeting);
@@ -66,10 +67,10 @@ impl Core {
         let Some(greeting) = self.greetings.remove(&conn) else { return };
         self.parked.release(conn);
         self.deadlines.cancel(Timer::Client(conn));
-        match self.servers.get(&server) {
-            Some(known) if known.advertised.is_some() => self.welcome(conn, Some(server), greeting),
-            Some(known) => {
-                let why = known.last_error.clone().unwrap_or_else(|| "it is not ready yet".to_string());
+        match self.with_main(server) {
+            Some((_, main)) if main.advertised.is_some() => self.welcome(conn, Some(server), greeting),
+            Some((known, main)) => {
+                let why = main.last_error.clone().unwrap_or_else(|| "it is not ready yet".to_string());
                 let message = format!("{} cannot be used now: {why}", known.definition.name);
                 let fault = Fault::new(Code::Unavailable, message).retry_after_ms(1_000);
                 self.refuse_message(conn, Some(greeting.id.as_json()), &fault);
@@ -84,8 +85,8 @@ impl Core {
 
     fn welcome(&mut self, conn: ConnId, server: Option<ServerId>, greeting: Greeting) {
         let advertised = match server {
-            Some(id) => self.servers[&id].advertised.clone().expect("looked at before"),
-            None => self.own_face(),
+            Some(id) => self.main_of(id).advertised.clone().expect("looked at before"),
+            None => self.own_advertised(),
         };
         let result = advertised.initialize_result(greeting.version);
         let message = jsonrpc::result(greeting.id.get(), result.as_bytes());
@@ -115,7 +116,7 @@ impl Core {
         self.sessions.insert(Session {
             id,
             endpoint: at,
-            server: at,
+            peer: None,
             private: BTreeMap::new(),
             owner: Arc::clone(&greeting.owner),
             sees: Arc::clone(&greeting.sees),
@@ -135,7 +136,7 @@ impl Core {
         self.deadlines.set(Timer::Session(id), self.now.mono_ms + SESSION_IDLE.as_millis() as u64);
         if let Some(server) = at {
             match self.serving(id, server) {
-                Ok(serving) => self.sessions.get_mut(id).expect("just opened").server = Some(serving),
+                Ok(serving) => self.sessions.get_mut(id).expect("just opened").peer = Some(serving),
                 Err(fault) => {
                     self.end_session(id, "there is no instance for it");
                     return Err(fault);
@@ -203,15 +204,15 @@ impl Core {
         for post in self.posts_of(id) {
             self.hang_up(post);
         }
-        for (parent, own) in &session.private {
-            self.give_private_back(&session.owner, *parent);
+        for (server, own) in &session.private {
+            self.give_private_back(&session.owner, *server);
             self.dismiss(*own);
         }
-        if let Some(server) = session.server {
-            self.merge_level(server);
+        if let Some(peer) = session.peer {
+            self.merge_level(peer);
         }
-        for (server, uri) in &session.subscriptions {
-            self.unsubscribe_if_last(*server, uri);
+        for (peer, uri) in &session.subscriptions {
+            self.unsubscribe_if_last(*peer, uri);
         }
     }
 
@@ -220,13 +221,14 @@ impl Core {
         for session in self.sessions.at_endpoint(server) {
             self.end_session(session, "its server was removed or is not shared as before");
         }
-        for session in self.sessions.sorted(|session| session.subscriptions.iter().any(|(of, _)| *of == server)) {
+        let main = self.servers[&server].main;
+        for session in self.sessions.sorted(|session| session.subscriptions.iter().any(|(of, _)| *of == main)) {
             let known = self.sessions.get_mut(session).expect("just listed");
             let before = std::mem::take(&mut known.subscriptions).into_iter();
-            let (gone, kept): (BTreeSet<_>, BTreeSet<_>) = before.partition(|(of, _)| *of == server);
+            let (gone, kept): (BTreeSet<_>, BTreeSet<_>) = before.partition(|(of, _)| *of == main);
             known.subscriptions = kept;
             for (_, uri) in gone {
-                self.unsubscribe_if_last(server, &uri);
+                self.unsubscribe_if_last(main, &uri);
             }
         }
         self.end_listening(|listening| listening.server == Some(server));

@@ -7,7 +7,8 @@ use crate::core::Core;
 use crate::core::mcp::sessions::RequestKind;
 use crate::core::mcp::wording::{INVALID_PARAMS, METHOD_NOT_FOUND, fault_message, rpc_error, stateless_status};
 use crate::core::peers::listings::Listing;
-use crate::core::servers::server::{Advertised, Server};
+use crate::core::peers::peer::Advertised;
+use crate::core::servers::server::Server;
 use crate::ids::{PostId, ServerId, SessionId};
 use crate::limits::{LIST_PAGE_MAX, NAME_MAX, STREAM_BACKLOG_MAX};
 use crate::model::principal::Principal;
@@ -20,7 +21,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 impl Core {
-    pub(in crate::core) fn own_face(&self) -> Advertised {
+    pub(in crate::core) fn own_advertised(&self) -> Advertised {
         Advertised {
             capabilities: concat!(
                 r#"{"tools":{"listChanged":true},"prompts":{"listChanged":true},"#,
@@ -48,15 +49,15 @@ impl Core {
             Ok(found) => found,
             Err((code, message)) => return self.finish(post, None, 200, rpc_error(id.get(), code, &message)),
         };
-        let server = match self.serving(session, server) {
-            Ok(server) => server,
+        let peer = match self.serving(session, server) {
+            Ok(peer) => peer,
             Err(fault) => return self.finish(post, None, 200, fault_message(id.get(), &fault)),
         };
         match method {
             "resources/subscribe" | "resources/unsubscribe" => {
-                self.subscription(post, session, server, id, method, Some(params.as_json()));
+                self.subscription(post, session, peer, id, method, Some(params.as_json()));
             }
-            _ => self.forward(post, session, server, id, method, Some(params.as_json()), RequestKind::Plain),
+            _ => self.forward(post, session, peer, id, method, Some(params.as_json()), RequestKind::Plain),
         }
     }
 
@@ -70,7 +71,7 @@ impl Core {
         params: Json<'_>,
     ) -> Option<(ServerId, JsonBuf)> {
         if method == "server/discover" {
-            let result = self.own_face().discover_result();
+            let result = self.own_advertised().discover_result();
             self.finish(post, None, 200, jsonrpc::result(id.get(), result.as_bytes()));
             return None;
         }
@@ -121,7 +122,10 @@ impl Core {
         let (mut items, mut bytes, mut last) = (Vec::new(), 0, "");
         for server in self.visible(sees) {
             let name = &server.definition.name;
-            let Some(joint) = server.list(list).joint.as_ref().filter(|joint| !joint.is_empty()) else { continue };
+            let Some(joint) = self.peers[&server.main].list(list).joint.as_ref().filter(|joint| !joint.is_empty())
+            else {
+                continue;
+            };
             if after.is_some_and(|after| name.as_str() <= after) {
                 continue;
             }
@@ -205,7 +209,7 @@ impl Core {
         if let Some((server, rest)) = named.as_ref().filter(|(_, rest)| has_scheme(rest)) {
             return Ok((*server, rest.clone()));
         }
-        let lists = |server: &&Server| server.resource_uris.contains(text);
+        let lists = |server: &&Server| self.peers[&server.main].resource_uris.contains(text);
         let having: Vec<&Server> = self.visible(sees).into_iter().filter(lists).collect();
         match (&having[..], named) {
             ([server], _) => Ok((server.id, text.to_string())),

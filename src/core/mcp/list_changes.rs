@@ -6,9 +6,9 @@
 use crate::core::mcp::era::stateless::Support;
 use crate::core::mcp::sessions::Listening;
 use crate::core::peers::listings::Listing;
-use crate::core::servers::server::Kin;
+use crate::core::peers::peer::Role;
 use crate::core::{Core, Timer};
-use crate::ids::ServerId;
+use crate::ids::{PeerId, ServerId};
 use crate::limits::LIST_PAUSE;
 use crate::wire::jsonrpc;
 use std::collections::BTreeSet;
@@ -41,16 +41,17 @@ impl JointNews {
 
 impl Core {
     /// Those who use a server hear of a list of it that has changed.
-    pub(in crate::core) fn list_changed(&mut self, id: ServerId, list: Listing) {
-        let Some(server) = self.servers.get(&id) else { return };
-        // Clients without sessions hear the instance that serves them.
-        let listeners_of = match server.kin {
-            Kin::Registered => Some(id).filter(|_| !matches!(server.support, Support::Yes(other) if other != id)),
-            Kin::Companion { of } => Some(of),
-            Kin::Private { .. } => None,
+    pub(in crate::core) fn list_changed(&mut self, id: PeerId, list: Listing) {
+        let Some(peer) = self.peers.get(&id) else { return };
+        let Some(server) = self.servers.get(&peer.server) else { return };
+        // Clients without sessions hear the peer that serves them.
+        let listeners_of = match peer.role {
+            Role::Main => Some(server.id).filter(|_| !matches!(server.support, Support::Yes(other) if other != id)),
+            Role::Stateless => Some(server.id),
+            Role::Session(_) => None,
         };
         self.charge_search();
-        for session in self.sessions.of_server(id) {
+        for session in self.sessions.of_peer(id) {
             self.tell_session(session, jsonrpc::message(list.changed(), None));
         }
         self.aggregate_changed(id, list);
@@ -59,11 +60,11 @@ impl Core {
         }
     }
 
-    /// For those who see all servers at once; further instances of a server are not among them.
-    pub(in crate::core) fn aggregate_changed(&mut self, id: ServerId, list: Listing) {
-        let Some(server) = self.servers.get(&id).filter(|server| server.kin == Kin::Registered) else { return };
+    /// For those who see all servers at once: they are offered what the main peers have.
+    pub(in crate::core) fn aggregate_changed(&mut self, id: PeerId, list: Listing) {
+        let Some(main) = self.peers.get(&id).filter(|peer| peer.role == Role::Main) else { return };
         let untold = self.joint_news.of(list);
-        untold.servers.insert(server.definition.name.clone());
+        untold.servers.insert(main.definition.name.clone());
         match untold.quiet_until_ms {
             until_ms if until_ms > self.now.mono_ms => self.deadlines.set(Timer::JointList(list.told_as()), until_ms),
             _ => self.tell_joint(list),
@@ -88,8 +89,8 @@ impl Core {
     /// A server has come or gone: all it offers has, too.
     pub(in crate::core) fn offer_changed(&mut self, id: ServerId) {
         for list in [Listing::Tools, Listing::Prompts, Listing::Resources] {
-            if self.servers.get(&id).is_some_and(|server| server.list(list).text.is_some()) {
-                self.aggregate_changed(id, list);
+            if let Some((_, main)) = self.with_main(id).filter(|(_, main)| main.list(list).text.is_some()) {
+                self.aggregate_changed(main.id, list);
             }
         }
     }

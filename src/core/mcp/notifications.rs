@@ -7,9 +7,9 @@ use crate::core::mcp::aggregate::joint_uri;
 use crate::core::mcp::sessions::Listening;
 use crate::core::peers::calls::{Caller, Stage};
 use crate::core::peers::listings::Listing;
-use crate::core::servers::server::Kin;
+use crate::core::peers::peer::{Peer, Role};
 use crate::core::{Core, Timer};
-use crate::ids::{CallId, InstanceId, PostId, ServerId, SessionId};
+use crate::ids::{CallId, InstanceId, PeerId, PostId, SessionId};
 use crate::model::protocol::Level;
 use crate::wire::json::Json;
 use crate::wire::jsonrpc;
@@ -37,7 +37,7 @@ pub(in crate::core) enum Busy {
 impl Core {
     pub(in crate::core) fn notified(
         &mut self,
-        id: ServerId,
+        id: PeerId,
         instance: InstanceId,
         method: &str,
         params: Option<Json<'_>>,
@@ -66,12 +66,21 @@ impl Core {
         }
     }
 
-    fn is_private(&self, id: ServerId) -> bool {
-        self.servers.get(&id).is_some_and(|server| matches!(server.kin, Kin::Private { .. }))
+    fn is_private(&self, id: PeerId) -> bool {
+        self.peers.get(&id).is_some_and(|peer| matches!(peer.role, Role::Session(_)))
+    }
+
+    /// Under which peer clients have subscribed to what this one tells of. Those without sessions subscribe at the main one,
+    /// whoever serves them.
+    pub(in crate::core) fn subscribed_at(&self, peer: &Peer) -> PeerId {
+        match peer.role {
+            Role::Main | Role::Session(_) => peer.id,
+            Role::Stateless => self.servers.get(&peer.server).map_or(peer.id, |server| server.main),
+        }
     }
 
     /// Our token is the call's id; the client gets its own back.
-    fn progressed(&mut self, id: ServerId, instance: InstanceId, params: Option<Json<'_>>) {
+    fn progressed(&mut self, id: PeerId, instance: InstanceId, params: Option<Json<'_>>) {
         #[derive(Deserialize)]
         struct Wire<'a> {
             #[serde(rename = "progressToken", borrow)]
@@ -81,7 +90,7 @@ impl Core {
         let Ok(wire) = serde_json::from_str::<Wire<'_>>(raw.get()) else { return };
         let Some(call) = wire.token.get().parse().ok().map(CallId) else { return };
         let current = self.calls.get(call).is_some_and(|known| match known.stage {
-            Stage::Sent { instance: to } => known.server == id && to == instance,
+            Stage::Sent { instance: to } => known.peer == id && to == instance,
             Stage::Queued { .. } => false,
         });
         let Some(forwarded) = self.forwarded.get(&call).filter(|_| current) else { return };
@@ -100,7 +109,7 @@ impl Core {
         }
     }
 
-    fn logged(&mut self, id: ServerId, params: Option<Json<'_>>) {
+    fn logged(&mut self, id: PeerId, params: Option<Json<'_>>) {
         #[derive(Deserialize)]
         struct Wire {
             level: String,
@@ -126,7 +135,7 @@ impl Core {
             }
             Busy::Idle => {
                 self.charge_search();
-                for session in self.sessions.of_server(id) {
+                for session in self.sessions.of_peer(id) {
                     let known = self.sessions.get(session).expect("just listed");
                     if known.level.is_some_and(|least| level >= least) {
                         self.tell_session(session, message());
@@ -137,10 +146,10 @@ impl Core {
         }
     }
 
-    pub(in crate::core) fn busy_with(&self, id: ServerId) -> Busy {
-        let Some(server) = self.servers.get(&id) else { return Busy::Idle };
+    pub(in crate::core) fn busy_with(&self, id: PeerId) -> Busy {
+        let Some(peer) = self.peers.get(&id) else { return Busy::Idle };
         let mut found: Option<(CallId, Whose)> = None;
-        for call in server.lane.in_flight() {
+        for call in peer.lane.in_flight() {
             match self.calls.get(*call).map(|call| call.caller) {
                 Some(Caller::Handshake | Caller::List(_) | Caller::Own) | None => {}
                 Some(Caller::Client(_)) => return Busy::Unclear,
@@ -160,7 +169,7 @@ impl Core {
             Some((_, Whose::Session(session))) => Some(*session),
             Some((_, Whose::Call(_))) | None => None,
         };
-        match server.lane.unanswered.are_all_of(session) {
+        match peer.lane.unanswered.are_all_of(session) {
             true => found.map_or(Busy::Idle, |(call, _)| Busy::With(call)),
             false => Busy::Unclear,
         }
@@ -178,20 +187,20 @@ impl Core {
         found
     }
 
-    fn resource_updated(&mut self, id: ServerId, params: Option<Json<'_>>) {
+    fn resource_updated(&mut self, id: PeerId, params: Option<Json<'_>>) {
         #[derive(Deserialize)]
         struct Wire {
             uri: String,
         }
         let Some(wire) = params.and_then(|raw| serde_json::from_str::<Wire>(raw.get()).ok()) else { return };
         self.charge_search();
-        let Some(server) = self.servers.get(&id) else { return };
-        let id = server.kin.hears_for(id);
+        let Some(peer) = self.peers.get(&id) else { return };
         // Where all servers are offered at once it has another name.
-        let joint = joint_uri(&server.definition.name, &wire.uri);
+        let joint = joint_uri(&peer.definition.name, &wire.uri);
+        let id = self.subscribed_at(peer);
         // A subscription covers what is below it.
         let covers =
-            |(of, uri): &(ServerId, String)| *of == id && wire.uri.strip_prefix(uri.as_str()).is_some_and(is_below);
+            |(of, uri): &(PeerId, String)| *of == id && wire.uri.strip_prefix(uri.as_str()).is_some_and(is_below);
         for session in self.sessions.sorted(|session| session.subscriptions.iter().any(covers)) {
             let at_joint = self.sessions.get(session).is_some_and(|session| session.endpoint.is_none());
             let params = json!({ "uri": if at_joint { &joint } else { &wire.uri } }).to_string();

@@ -53,8 +53,8 @@ impl Core {
     fn old_hello(&mut self, session: SessionId, id: Json<'_>, params: Option<Json<'_>>) {
         let Some(server) = self.sessions.get(session).map(|session| session.endpoint) else { return };
         let advertised = match server {
-            Some(server) => self.servers.get(&server).and_then(|server| server.advertised.clone()),
-            None => Some(self.own_face()),
+            Some(server) => self.with_main(server).and_then(|(_, main)| main.advertised.clone()),
+            None => Some(self.own_advertised()),
         };
         let message = match (Greeting::declared(params), advertised) {
             (Err(message), _) => rpc_error(id.get(), INVALID_PARAMS, &message),

@@ -14,10 +14,10 @@ use crate::core::mcp::wording::{
     stateless_status,
 };
 use crate::core::peers::calls::Caller;
-use crate::core::servers::server::{Dialect, Kin};
+use crate::core::peers::peer::{Dialect, Role};
 use crate::core::{Core, Timer};
 use crate::ids::EventId;
-use crate::ids::{CallId, ConnId, PostId, ServerId, SessionId};
+use crate::ids::{CallId, ConnId, PeerId, PostId, ServerId, SessionId};
 use crate::limits::{KEEP_ALIVE, SESSION_CALLS_MAX, STREAM_AFTER};
 use crate::model::fault::{Code, Fault};
 use crate::model::principal::Principal;
@@ -125,34 +125,34 @@ impl Core {
         method: &str,
         params: Option<Json<'_>>,
     ) {
-        let Some(server) = self.sessions.get(session).map(|session| session.server) else { return };
-        match (method, server) {
+        let Some(peer) = self.sessions.get(session).map(|session| session.peer) else { return };
+        match (method, peer) {
             ("ping", _) => self.finish(post, None, 200, jsonrpc::result(id.get(), b"{}")),
             ("initialize", _) => {
                 let message = "this session is initialized; initialize without Mcp-Session-Id for another";
                 self.finish(post, None, 200, rpc_error(id.get(), INVALID_REQUEST, message));
             }
             ("logging/setLevel", _) => self.set_level(post, session, id, params),
-            _ if self.is_kept_back(method, server) => {
+            _ if self.is_kept_back(method, peer) => {
                 let message = format!("Method not found: {method}");
                 self.finish(post, None, 200, rpc_error(id.get(), METHOD_NOT_FOUND, &message));
             }
             (_, None) => self.aggregate_request(post, session, id, method, params),
-            ("resources/subscribe" | "resources/unsubscribe", Some(server)) => {
-                self.subscription(post, session, server, id, method, params);
+            ("resources/subscribe" | "resources/unsubscribe", Some(peer)) => {
+                self.subscription(post, session, peer, id, method, params);
             }
-            (_, Some(server)) => self.forward(post, session, server, id, method, params, RequestKind::Plain),
+            (_, Some(peer)) => self.forward(post, session, peer, id, method, params, RequestKind::Plain),
         }
     }
 
     /// Is this a request that would reach beyond its session? An instance of its own has nothing beyond it.
-    fn is_kept_back(&self, method: &str, server: Option<ServerId>) -> bool {
+    fn is_kept_back(&self, method: &str, peer: Option<PeerId>) -> bool {
         match method {
             // They are set per session (`wishes.rs`).
             "resources/subscribe" | "resources/unsubscribe" => false,
             "tasks/list" => {
-                let kin = server.and_then(|server| self.servers.get(&server)).map(|server| server.kin);
-                !matches!(kin, Some(Kin::Private { .. }))
+                let role = peer.and_then(|peer| self.peers.get(&peer)).map(|peer| peer.role);
+                !matches!(role, Some(Role::Session(_)))
             }
             _ => kept_back(method).is_some(),
         }
@@ -164,7 +164,7 @@ impl Core {
         &mut self,
         post: PostId,
         session_id: SessionId,
-        server: ServerId,
+        peer: PeerId,
         id: Json<'_>,
         method: &str,
         params: Option<Json<'_>>,
@@ -176,7 +176,7 @@ impl Core {
             return self.finish(post, None, 200, fault_message(id.get(), &Fault::new(Code::QueueFull, message)));
         }
         let (abilities, level, owner) = (session.abilities, session.level, Arc::clone(&session.owner));
-        let newer = self.servers.get(&server).is_some_and(|server| server.dialect == Dialect::Stateless);
+        let newer = self.peers.get(&peer).is_some_and(|peer| peer.dialect == Dialect::Stateless);
         let rounds = newer.then(|| Box::new(InputRounds::first(method, params)));
         let kept = rounds.as_ref().map_or(0, |rounds| rounds.kept_bytes());
         if kept > 0 && kept > self.shares.room(&Owner::Principal(Arc::clone(&owner)), Resource::Memory) {
@@ -184,10 +184,10 @@ impl Core {
             return self.finish(post, None, 200, fault_message(id.get(), &fault.retry_after_ms(1_000)));
         }
         let sent = match &rounds {
-            Some(rounds) => self.submit_newer(server, &owner, &Newer { abilities: &abilities, level }, rounds),
+            Some(rounds) => self.submit_newer(peer, &owner, &Newer { abilities: &abilities, level }, rounds),
             None => {
                 let mut token = None;
-                let sent = self.submit(server, Some(&owner), None, Caller::Mcp, |call| {
+                let sent = self.submit(peer, Some(&owner), None, Caller::Mcp, |call| {
                     let (params, own) = minted_token(params, call);
                     token = own;
                     jsonrpc::forwarded(call, method, params.as_deref())
@@ -198,7 +198,7 @@ impl Core {
         match sent {
             Ok((call, timeout_ms, token)) => {
                 let forwarded = ForwardedRequest {
-                    server,
+                    peer,
                     post,
                     session: Some(session_id),
                     id: id.kept(),
@@ -350,9 +350,9 @@ impl Core {
     fn settle_subscription(&mut self, forwarded: &ForwardedRequest) {
         let Some(session) = forwarded.session.and_then(|id| self.sessions.get_mut(id)) else { return };
         match &forwarded.kind {
-            RequestKind::Subscribe(uri) => _ = session.subscriptions.insert((forwarded.server, uri.clone())),
+            RequestKind::Subscribe(uri) => _ = session.subscriptions.insert((forwarded.peer, uri.clone())),
             // InputRounds: the answer to a subscription may have come after it was given up.
-            RequestKind::Unsubscribe(uri) => _ = session.subscriptions.remove(&(forwarded.server, uri.clone())),
+            RequestKind::Unsubscribe(uri) => _ = session.subscriptions.remove(&(forwarded.peer, uri.clone())),
             RequestKind::Plain | RequestKind::Cacheable | RequestKind::ReadResource => {}
         }
     }

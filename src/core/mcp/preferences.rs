@@ -5,8 +5,8 @@ use crate::core::Core;
 use crate::core::mcp::sessions::{Era, RequestKind};
 use crate::core::mcp::wording::{INVALID_PARAMS, METHOD_NOT_FOUND, fault_message, rpc_error};
 use crate::core::peers::calls::Caller;
-use crate::core::servers::server::Dialect;
-use crate::ids::{PostId, ServerId, SessionId};
+use crate::core::peers::peer::Dialect;
+use crate::ids::{PeerId, PostId, SessionId};
 use crate::limits::{SUBSCRIBED_BYTES_MAX, SUBSCRIBED_BYTES_PER_OWNER, SUBSCRIPTIONS_MAX, TOOL_LIST_TIMEOUT, URI_MAX};
 use crate::model::fault::{Code, Fault};
 use crate::model::protocol::Level;
@@ -35,12 +35,12 @@ impl Core {
         };
         let Some(known) = self.sessions.get_mut(session) else { return };
         known.level = Some(level);
-        if let Some(server) = known.server {
-            if !self.servers.get(&server).is_some_and(|server| server.offers("logging")) {
+        if let Some(peer) = known.peer {
+            if !self.peers.get(&peer).is_some_and(|peer| peer.offers("logging")) {
                 let message = "this server sends no log messages";
                 return self.finish(post, None, 200, rpc_error(id.get(), METHOD_NOT_FOUND, message));
             }
-            self.merge_level(server);
+            self.merge_level(peer);
         }
         self.finish(post, None, 200, jsonrpc::result(id.get(), b"{}"));
     }
@@ -49,7 +49,7 @@ impl Core {
         &mut self,
         post: PostId,
         session_id: SessionId,
-        server: ServerId,
+        peer: PeerId,
         id: Json<'_>,
         method: &str,
         params: Option<Json<'_>>,
@@ -64,18 +64,18 @@ impl Core {
             return self.finish(post, None, 200, rpc_error(id.get(), INVALID_PARAMS, message));
         };
         let Some(session) = self.sessions.get_mut(session_id) else { return };
-        let here = (server, uri);
-        let newer = self.servers.get(&server).is_some_and(|server| server.dialect == Dialect::Stateless);
+        let here = (peer, uri);
+        let newer = self.peers.get(&peer).is_some_and(|peer| peer.dialect == Dialect::Stateless);
         if method == "resources/unsubscribe" {
             session.subscriptions.remove(&here);
-            let wanted = self.is_wanted(server, &here.1);
+            let wanted = self.is_wanted(peer, &here.1);
             if newer && !wanted {
-                self.listen_to(server);
+                self.listen_to(peer);
             }
             if newer || wanted {
                 return self.finish(post, None, 200, jsonrpc::result(id.get(), b"{}"));
             }
-            return self.forward(post, session_id, server, id, method, params, RequestKind::Unsubscribe(here.1));
+            return self.forward(post, session_id, peer, id, method, params, RequestKind::Unsubscribe(here.1));
         }
         if session.subscriptions.len() >= SUBSCRIPTIONS_MAX {
             let message = format!("a session has at most {SUBSCRIPTIONS_MAX} subscriptions");
@@ -85,23 +85,23 @@ impl Core {
         if let Err(fault) = self.check_subscribed(&owner, here.1.len()) {
             return self.finish(post, None, 200, fault_message(id.get(), &fault));
         }
-        let wanted = self.is_wanted(server, &here.1);
+        let wanted = self.is_wanted(peer, &here.1);
         if newer || wanted {
             self.sessions.get_mut(session_id).expect("just seen").subscriptions.insert(here);
             if !wanted {
-                self.listen_to(server);
+                self.listen_to(peer);
             }
             return self.finish(post, None, 200, jsonrpc::result(id.get(), b"{}"));
         }
-        self.forward(post, session_id, server, id, method, params, RequestKind::Subscribe(here.1));
+        self.forward(post, session_id, peer, id, method, params, RequestKind::Subscribe(here.1));
     }
 
     /// Does anybody still want to hear of this resource?
-    pub(in crate::core) fn is_wanted(&self, server: ServerId, uri: &str) -> bool {
-        self.subscriptions().any(|(of, wanted)| *of == server && wanted == uri)
+    pub(in crate::core) fn is_wanted(&self, peer: PeerId, uri: &str) -> bool {
+        self.subscriptions().any(|(of, wanted)| *of == peer && wanted == uri)
     }
 
-    fn subscriptions(&self) -> impl Iterator<Item = &(ServerId, String)> {
+    fn subscriptions(&self) -> impl Iterator<Item = &(PeerId, String)> {
         let of_sessions = self.sessions.iter().flat_map(|session| &session.subscriptions);
         let listening = self.posts.values().filter_map(|post| post.listening.as_ref());
         of_sessions.chain(listening.flat_map(|listening| &listening.uris))
@@ -125,46 +125,46 @@ impl Core {
         Err(Fault::new(Code::Unavailable, why))
     }
 
-    pub(in crate::core) fn wanted_uris(&self, server: ServerId) -> Vec<String> {
+    pub(in crate::core) fn wanted_uris(&self, peer: PeerId) -> Vec<String> {
         let mut uris: Vec<String> =
-            self.subscriptions().filter(|(of, _)| *of == server).map(|(_, uri)| uri.clone()).collect();
+            self.subscriptions().filter(|(of, _)| *of == peer).map(|(_, uri)| uri.clone()).collect();
         uris.sort();
         uris.dedup();
         uris
     }
 
-    pub(in crate::core) fn unsubscribe_if_last(&mut self, server: ServerId, uri: &str) {
+    pub(in crate::core) fn unsubscribe_if_last(&mut self, peer: PeerId, uri: &str) {
         // First of all, because it is cheap: when a server goes this is asked for each of its subscriptions.
-        let alive = self.servers.get(&server).is_some_and(|server| server.life.ready_instance().is_some());
-        if !alive || self.is_wanted(server, uri) {
+        let alive = self.peers.get(&peer).is_some_and(|peer| peer.life.ready_instance().is_some());
+        if !alive || self.is_wanted(peer, uri) {
             return;
         }
-        if self.servers.get(&server).is_some_and(|server| server.dialect == Dialect::Stateless) {
-            self.listen_to(server);
+        if self.peers.get(&peer).is_some_and(|peer| peer.dialect == Dialect::Stateless) {
+            self.listen_to(peer);
         } else {
-            self.tell_server(server, "resources/unsubscribe", &json!({ "uri": uri }).to_string());
+            self.tell_server(peer, "resources/unsubscribe", &json!({ "uri": uri }).to_string());
         }
     }
 
     /// The most talkative level that anybody wants.
-    pub(in crate::core) fn merge_level(&mut self, id: ServerId) {
-        let of_sessions = self.sessions.iter().filter(|s| s.server == Some(id)).filter_map(|s| s.level);
+    pub(in crate::core) fn merge_level(&mut self, id: PeerId) {
+        let of_sessions = self.sessions.iter().filter(|s| s.peer == Some(id)).filter_map(|s| s.level);
         let over_sessions = self.forwarded.values().filter(|forwarded| forwarded.era == Era::StatelessOverSessions);
-        let of_errands =
-            over_sessions.filter(|forwarded| forwarded.server == id).filter_map(|forwarded| forwarded.level);
-        let wanted = of_sessions.chain(of_errands).min();
-        let Some(server) = self.servers.get_mut(&id) else { return };
+        let of_requests =
+            over_sessions.filter(|forwarded| forwarded.peer == id).filter_map(|forwarded| forwarded.level);
+        let wanted = of_sessions.chain(of_requests).min();
+        let Some(peer) = self.peers.get_mut(&id) else { return };
         // A server without sessions is told with every request.
-        let takes = server.dialect == Dialect::Sessions && server.offers("logging");
+        let takes = peer.dialect == Dialect::Sessions && peer.offers("logging");
         let (Some(level), true) = (wanted, takes) else { return };
-        if server.level != Some(level) && server.life.ready_instance().is_some() {
-            server.level = Some(level);
+        if peer.level != Some(level) && peer.life.ready_instance().is_some() {
+            peer.level = Some(level);
             self.tell_server(id, "logging/setLevel", &json!({ "level": level.wire() }).to_string());
         }
     }
 
     /// A new instance knows nothing of what clients set in the last one.
-    pub(in crate::core) fn reapply(&mut self, id: ServerId) {
+    pub(in crate::core) fn reapply(&mut self, id: PeerId) {
         self.merge_level(id);
         for uri in self.wanted_uris(id) {
             self.tell_server(id, "resources/subscribe", &json!({ "uri": uri }).to_string());
@@ -172,8 +172,8 @@ impl Core {
     }
 
     /// A request of the daemon's own whose answer changes nothing.
-    pub(in crate::core) fn tell_server(&mut self, id: ServerId, method: &str, params: &str) {
-        if self.servers.get(&id).is_none_or(|server| server.life.ready_instance().is_none()) {
+    pub(in crate::core) fn tell_server(&mut self, id: PeerId, method: &str, params: &str) {
+        if self.peers.get(&id).is_none_or(|peer| peer.life.ready_instance().is_none()) {
             return;
         }
         let timeout_ms = Some(TOOL_LIST_TIMEOUT.as_millis() as u64);

@@ -7,8 +7,8 @@ use crate::core::contract::Output;
 use crate::core::mcp::notifications::Busy;
 use crate::core::mcp::sessions::{Era, Question};
 use crate::core::mcp::wording::{METHOD_NOT_FOUND, progress_token};
-use crate::core::servers::server::{Dialect, Kin};
-use crate::ids::{CallId, InstanceId, ServerId, SessionId};
+use crate::core::peers::peer::{Dialect, Role};
+use crate::ids::{CallId, InstanceId, PeerId, SessionId};
 use crate::limits::{QUESTION_BYTES_MAX, QUESTIONS_MAX, URI_MAX};
 use crate::wire::json::Json;
 use crate::wire::jsonrpc::{self, Reply};
@@ -17,7 +17,7 @@ use serde::Deserialize;
 impl Core {
     pub(in crate::core) fn asked_by_server(
         &mut self,
-        server: ServerId,
+        peer: PeerId,
         instance: InstanceId,
         id: Json<'_>,
         method: &str,
@@ -27,7 +27,7 @@ impl Core {
             let bytes = jsonrpc::result_reply(id, "{}");
             return self.outputs.push_back(Output::Reply { instance, bytes });
         }
-        if let Err(why) = self.pass_question(server, instance, id, method, params) {
+        if let Err(why) = self.pass_question(peer, instance, id, method, params) {
             let bytes = jsonrpc::error_reply(id, METHOD_NOT_FOUND, &why);
             self.outputs.push_back(Output::Reply { instance, bytes });
         }
@@ -35,13 +35,13 @@ impl Core {
 
     fn pass_question(
         &mut self,
-        server: ServerId,
+        peer: PeerId,
         instance: InstanceId,
         id: Json<'_>,
         method: &str,
         params: Option<Json<'_>>,
     ) -> Result<(), String> {
-        let call = match self.busy_with(server) {
+        let call = match self.busy_with(peer) {
             Busy::With(call) => call,
             Busy::Idle => return Err(format!("no client here takes {method}: none has a call under way")),
             Busy::Unclear => {
@@ -69,7 +69,7 @@ impl Core {
         }
         let number = self.calls.mint().0;
         let question = Question {
-            server,
+            peer,
             instance,
             id: id.kept(),
             input: None,
@@ -120,17 +120,17 @@ impl Core {
     /// of it, because at any other time it would ask somebody else.
     pub(in crate::core) fn roots_changed(&mut self, session: SessionId) {
         let Some(known) = self.sessions.get(session).filter(|session| session.abilities.roots) else { return };
-        let Some(server) = known.server.and_then(|server| self.servers.get(&server)) else { return };
-        let own = match server.kin {
-            Kin::Private { .. } => true,
-            Kin::Registered | Kin::Companion { .. } => match self.busy_with(server.id) {
+        let Some(peer) = known.peer.and_then(|peer| self.peers.get(&peer)) else { return };
+        let own = match peer.role {
+            Role::Session(_) => true,
+            Role::Main | Role::Stateless => match self.busy_with(peer.id) {
                 Busy::With(call) => self.forwarded[&call].session == Some(session),
                 Busy::Idle | Busy::Unclear => false,
             },
         };
         // The newer era has none that a client sends but for a cancellation.
-        let hears = own && server.dialect == Dialect::Sessions;
-        if let Some(instance) = server.life.ready_instance().filter(|_| hears) {
+        let hears = own && peer.dialect == Dialect::Sessions;
+        if let Some(instance) = peer.life.ready_instance().filter(|_| hears) {
             self.write(instance, jsonrpc::notification("notifications/roots/list_changed", None));
         }
     }
@@ -176,7 +176,7 @@ impl Core {
         }
         for number in self.questions_of(call) {
             let question = self.questions.remove(&number).expect("just listed");
-            let alive = self.servers.get(&question.server).and_then(|server| server.life.ready_instance());
+            let alive = self.peers.get(&question.peer).and_then(|peer| peer.life.ready_instance());
             if alive == Some(question.instance) && question.input.is_none() {
                 let bytes =
                     jsonrpc::error_reply(question.id.as_json(), -32603, "the call that this was asked for is over");

@@ -3,7 +3,7 @@
 //! connection or, once its stream has event ids, may wait for another.
 
 use crate::core::mcp::event_log::EventLog;
-use crate::ids::{CallId, ConnId, IdMap, InstanceId, PostId, ServerId, SessionId};
+use crate::ids::{CallId, ConnId, IdMap, InstanceId, PeerId, PostId, ServerId, SessionId};
 use crate::model::fault::{Fault, Outcome};
 use crate::model::protocol::{Level, Version};
 use crate::wire::json::{Json, JsonBuf};
@@ -100,10 +100,10 @@ pub struct Session {
     pub id: SessionId,
     /// Where it was opened; none: the endpoint of all servers.
     pub endpoint: Option<ServerId>,
-    /// What serves it: the server of its endpoint, or an instance of its own.
-    pub server: Option<ServerId>,
-    /// By registered server: the instance of it that is this session's alone.
-    pub private: BTreeMap<ServerId, ServerId>,
+    /// Who serves it: the main peer of the server of its endpoint, or one of its own.
+    pub peer: Option<PeerId>,
+    /// By server: the peer of it that is this session's alone.
+    pub private: BTreeMap<ServerId, PeerId>,
     /// Whoever opened it; nobody else is in it.
     pub owner: Arc<str>,
     /// The servers its owner may see; empty: all.
@@ -111,8 +111,8 @@ pub struct Session {
     pub version: Version,
     pub abilities: Abilities,
     pub level: Option<Level>,
-    /// Resources by the server that has them.
-    pub subscriptions: BTreeSet<(ServerId, String)>,
+    /// Resources by the peer that has them.
+    pub subscriptions: BTreeSet<(PeerId, String)>,
     pub log: EventLog,
     /// The open stream of what no request asked for.
     pub get_stream: Option<ConnId>,
@@ -157,13 +157,13 @@ pub struct Listening {
     pub tools: bool,
     pub prompts: bool,
     pub resources: bool,
-    /// Resources by the server that has them.
-    pub uris: BTreeSet<(ServerId, String)>,
+    /// Resources by the main peer of the server that has them.
+    pub uris: BTreeSet<(PeerId, String)>,
 }
 
 /// One request of an MCP client that became a call.
 pub struct ForwardedRequest {
-    pub server: ServerId,
+    pub peer: PeerId,
     pub post: PostId,
     pub session: Option<SessionId>,
     /// The client's own id and progress token, as it wrote them.
@@ -242,7 +242,7 @@ pub enum Era {
 
 /// A question that a server asked in mid-call and that a client has to answer.
 pub struct Question {
-    pub server: ServerId,
+    pub peer: PeerId,
     pub instance: InstanceId,
     /// The server's own id for it.
     pub id: JsonBuf,
@@ -295,8 +295,8 @@ impl Sessions {
         self.sorted(|session| session.endpoint == Some(server))
     }
 
-    pub fn of_server(&self, server: ServerId) -> Vec<SessionId> {
-        self.sorted(|session| session.server == Some(server))
+    pub fn of_peer(&self, peer: PeerId) -> Vec<SessionId> {
+        self.sorted(|session| session.peer == Some(peer))
     }
 
     /// In a fixed order, so that a simulation can be replayed.

@@ -3,7 +3,7 @@
 
 use crate::core::mcp::era::params::unambiguous;
 use crate::core::mcp::sessions::{Era, ForwardedRequest, RequestKind};
-use crate::core::servers::server::Advertised;
+use crate::core::peers::peer::Advertised;
 use crate::model::fault::{Code, Fault};
 use crate::model::protocol::Version;
 use crate::wire::json::{Json, JsonBuf};

@@ -12,9 +12,9 @@ use crate::core::mcp::era::stateless::Support;
 use crate::core::mcp::sessions::{Abilities, InputRounds};
 use crate::core::mcp::wording::minted_token;
 use crate::core::peers::calls::{Call, Caller, Extended, Stage};
-use crate::core::servers::server::{Advertised, Dialect, Hello, Kin, Refusal};
+use crate::core::peers::peer::{Advertised, Dialect, Hello, Refusal, Role};
 use crate::core::{Core, Phase, Timer};
-use crate::ids::{CallId, ConnId, InstanceId, ServerId, SessionId};
+use crate::ids::{CallId, ConnId, InstanceId, PeerId, ServerId, SessionId};
 use crate::limits::{
     CONTENDED_CALL_GRACE, LINE_MAX, LOG_LINE_MAX, REQUEST_TIMEOUT_MAX, SERVER_INFO_MAX, STDIN_BACKLOG_MAX,
 };
@@ -48,12 +48,12 @@ impl Core {
         &mut self,
         conn: ConnId,
         who: &Principal,
-        id: ServerId,
+        id: PeerId,
         method: Json<'_>,
         params: Option<Json<'_>>,
         timeout_ms: Option<u64>,
     ) -> Result<(), Fault> {
-        let newer = self.servers[&id].dialect == Dialect::Stateless;
+        let newer = self.peers[&id].dialect == Dialect::Stateless;
         let (call_id, _) = self.submit(id, Some(&who.name), timeout_ms, Caller::Client(conn), |call| {
             // The client's own progress token might be another client's call.
             let ours = match newer {
@@ -75,58 +75,57 @@ impl Core {
     /// principal who asks.
     pub(in crate::core) fn submit(
         &mut self,
-        id: ServerId,
+        id: PeerId,
         by: Option<&Arc<str>>,
         timeout_ms: Option<u64>,
         caller: Caller,
         line: impl FnOnce(u64) -> Vec<u8>,
     ) -> Result<(CallId, u64), Fault> {
         let now = self.now;
-        let Some(server) = self.servers.get_mut(&id) else {
+        let Some(peer) = self.peers.get_mut(&id) else {
             return Err(Fault::new(Code::NotFound, "the server is gone").outcome(Outcome::NotSent));
         };
-        let def = &server.definition;
+        let def = &peer.definition;
         if !def.stdio_bridge {
             let message = format!("{} has no stdio bridge; call it on its own port", def.name);
             return Err(Fault::new(Code::BridgeDisabled, message).outcome(Outcome::NotSent));
         }
         let timeout_ms = timeout_ms.unwrap_or(def.request_timeout_ms).min(REQUEST_TIMEOUT_MAX.as_millis() as u64);
         let (deadline_ms, due_ms) = (now.mono_ms + timeout_ms, now.mono_ms + def.request_timeout_ms);
-        server.admits(deadline_ms, now)?;
-        let free = server.lane.waiting() == 0 && server.lane.in_flight().len() < def.max_in_flight as usize;
-        let ready = server.life.ready_instance().filter(|_| free);
-        let full = ready.is_none() && server.lane.waiting() >= def.queue_max as usize;
+        peer.admits(deadline_ms, now)?;
+        let free = peer.lane.waiting() == 0 && peer.lane.in_flight().len() < def.max_in_flight as usize;
+        let ready = peer.life.ready_instance().filter(|_| free);
+        let full = ready.is_none() && peer.lane.waiting() >= def.queue_max as usize;
         let bounded = matches!(caller, Caller::Client(_) | Caller::Mcp);
         if full && bounded {
             self.make_place(id, by)?;
         }
         let call_id = self.calls.mint();
         let line = line(call_id.0);
-        let server = self.servers.get_mut(&id).expect("just seen");
+        let peer = self.peers.get_mut(&id).expect("just seen");
         match ready {
             Some(instance) => {
-                self.calls.insert(call_id, Call { server: id, caller, deadline_ms, stage: Stage::Sent { instance } });
-                server.lane.sent(call_id);
+                self.calls.insert(call_id, Call { peer: id, caller, deadline_ms, stage: Stage::Sent { instance } });
+                peer.lane.sent(call_id);
                 self.outputs.push_back(Output::Write { instance, bytes: line, call: Some(call_id) });
             }
             None => {
-                let call = Call { server: id, caller, deadline_ms, stage: Stage::Queued { line, by: by.cloned() } };
-                if self.shares.take(&Owner::Server(id), Resource::Memory, call.waiting_bytes()).is_err() {
-                    return Err(calls_too_large(&server.definition.name));
+                let call = Call { peer: id, caller, deadline_ms, stage: Stage::Queued { line, by: by.cloned() } };
+                if self.shares.take(&Owner::Server(peer.server), Resource::Memory, call.waiting_bytes()).is_err() {
+                    return Err(calls_too_large(&peer.definition.name));
                 }
                 self.calls.insert(call_id, call);
-                server.lane.enqueue(call_id, by);
+                peer.lane.enqueue(call_id, by);
             }
         }
         if let Some(by) = by.filter(|_| deadline_ms > due_ms) {
-            server.lane.extend(Extended { call: call_id, by: Arc::clone(by), due_ms });
+            peer.lane.extend(Extended { call: call_id, by: Arc::clone(by), due_ms });
+        }
+        if bounded {
+            let server = peer.server;
+            self.used(server);
         }
         let queued = ready.is_none();
-        let stale = server.last_used_unix_ms.is_none_or(|at| now.unix_ms.saturating_sub(at) > LAST_USED_STEP_MS);
-        if stale && bounded {
-            server.last_used_unix_ms = Some(now.unix_ms);
-            self.outbox_mark(id);
-        }
         self.deadlines.set(Timer::Call(call_id), deadline_ms);
         if queued {
             self.hurry_suspended(id);
@@ -135,14 +134,25 @@ impl Core {
         Ok((call_id, timeout_ms))
     }
 
+    /// Somebody has a use for this server.
+    fn used(&mut self, id: ServerId) {
+        let now = self.now.unix_ms;
+        let Some(server) = self.servers.get_mut(&id) else { return };
+        if server.last_used_unix_ms.is_none_or(|at| now.saturating_sub(at) > LAST_USED_STEP_MS) {
+            server.last_used_unix_ms = Some(now);
+            self.outbox.mark(id);
+            self.schedule_flush();
+        }
+    }
+
     /// The queue is full. Whoever fills it makes way for somebody who has less of it.
-    fn make_place(&mut self, id: ServerId, newcomer: Option<&Arc<str>>) -> Result<(), Fault> {
-        let server = &self.servers[&id];
+    fn make_place(&mut self, id: PeerId, newcomer: Option<&Arc<str>>) -> Result<(), Fault> {
+        let peer = &self.peers[&id];
         let full = |what: &str| {
-            let message = format!("{}: {} calls wait already{what}", server.definition.name, server.lane.waiting());
+            let message = format!("{}: {} calls wait already{what}", peer.definition.name, peer.lane.waiting());
             Fault::new(Code::QueueFull, message).outcome(Outcome::NotSent).retry_after_ms(1_000)
         };
-        let gives_way = newcomer.and_then(|newcomer| server.lane.gives_way_to(newcomer, &self.calls));
+        let gives_way = newcomer.and_then(|newcomer| peer.lane.gives_way_to(newcomer, &self.calls));
         let call = gives_way.ok_or_else(|| full(""))?;
         let fault = full(", most of them yours, and somebody else wants a place");
         self.end_call(call, Answer::Refused(fault));
@@ -150,10 +160,9 @@ impl Core {
     }
 
     /// Somebody else waits: calls that hold the server for longer than its definition says end when that says so.
-    fn hurry_extended(&mut self, id: ServerId) {
+    fn hurry_extended(&mut self, id: PeerId) {
         let least_ms = self.now.mono_ms + CONTENDED_CALL_GRACE.as_millis() as u64;
-        let contended =
-            self.servers[&id].lane.contended().map(|extended| (extended.call, extended.due_ms.max(least_ms)));
+        let contended = self.peers[&id].lane.contended().map(|extended| (extended.call, extended.due_ms.max(least_ms)));
         for (call, due_ms) in contended.collect::<Vec<_>>() {
             if self.calls.get(call).is_some_and(|call| call.deadline_ms > due_ms) {
                 self.calls.postpone(call, due_ms);
@@ -163,36 +172,36 @@ impl Core {
     }
 
     /// Writes as many waiting calls as the server takes at once.
-    pub(in crate::core) fn pump(&mut self, id: ServerId) {
-        let Some(server) = self.servers.get_mut(&id) else { return };
-        let Some(instance) = server.life.ready_instance() else { return };
+    pub(in crate::core) fn pump(&mut self, id: PeerId) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let Some(instance) = peer.life.ready_instance() else { return };
         let mut sent = false;
-        while server.lane.in_flight().len() < server.definition.max_in_flight as usize {
-            let Some(call) = server.lane.dequeue(&self.calls) else { break };
+        while peer.lane.in_flight().len() < peer.definition.max_in_flight as usize {
+            let Some(call) = peer.lane.dequeue(&self.calls) else { break };
             let waited = self.calls.get(call).map_or(0, Call::waiting_bytes);
-            self.shares.give_back(&Owner::Server(id), Resource::Memory, waited);
+            self.shares.give_back(&Owner::Server(peer.server), Resource::Memory, waited);
             let bytes = self.calls.send(call, instance);
             self.outputs.push_back(Output::Write { instance, bytes, call: Some(call) });
             sent = true;
         }
-        if sent && server.lane.waiting() > 0 {
+        if sent && peer.lane.waiting() > 0 {
             self.hurry_extended(id);
         }
     }
 
     /// Calls that wait for a server which will not be there in time fail now, not at their deadline.
-    pub(in crate::core) fn review_queue(&mut self, id: ServerId) {
-        let Some(server) = self.servers.get(&id) else { return };
-        if server.lane.waiting() == 0 {
+    pub(in crate::core) fn review_queue(&mut self, id: PeerId) {
+        let Some(peer) = self.peers.get(&id) else { return };
+        if peer.lane.waiting() == 0 {
             return;
         }
         let draining = !matches!(self.phase, Phase::Running | Phase::Booting { .. });
         let mut lost = Vec::new();
-        for call in server.lane.queued() {
+        for call in peer.lane.queued() {
             let Some(deadline_ms) = self.calls.get(call).map(|call| call.deadline_ms) else { continue };
             let verdict = match draining {
                 true => Err(Fault::new(Code::Unavailable, "the daemon is shutting down").outcome(Outcome::NotSent)),
-                false => server.admits(deadline_ms, self.now),
+                false => peer.admits(deadline_ms, self.now),
             };
             if let Err(fault) = verdict {
                 lost.push((call, fault));
@@ -205,11 +214,11 @@ impl Core {
 
     // --- the daemon's own calls ---------------------------------------------------------------------------------
 
-    pub(in crate::core) fn greet(&mut self, id: ServerId, instance: InstanceId) {
+    pub(in crate::core) fn greet(&mut self, id: PeerId, instance: InstanceId) {
         // No deadline of its own: the state's holds.
-        match self.servers[&id].kin {
-            Kin::Companion { .. } => self.discover(id, instance, None),
-            Kin::Registered | Kin::Private { .. } => {
+        match self.peers[&id].role {
+            Role::Stateless => self.discover(id, instance, None),
+            Role::Main | Role::Session(_) => {
                 self.own_call(id, instance, Caller::Handshake, "initialize", INITIALIZE, None);
             }
         }
@@ -217,7 +226,7 @@ impl Core {
 
     pub(in crate::core) fn own_call(
         &mut self,
-        id: ServerId,
+        id: PeerId,
         instance: InstanceId,
         caller: Caller,
         method: &str,
@@ -226,8 +235,8 @@ impl Core {
     ) {
         let call_id = self.calls.mint();
         let deadline_ms = timeout_ms.map_or(u64::MAX, |ms| self.now.mono_ms + ms);
-        self.calls.insert(call_id, Call { server: id, caller, deadline_ms, stage: Stage::Sent { instance } });
-        self.servers.get_mut(&id).expect("its instance lives").lane.sent(call_id);
+        self.calls.insert(call_id, Call { peer: id, caller, deadline_ms, stage: Stage::Sent { instance } });
+        self.peers.get_mut(&id).expect("its instance lives").lane.sent(call_id);
         if timeout_ms.is_some() {
             self.deadlines.set(Timer::Call(call_id), deadline_ms);
         }
@@ -235,12 +244,13 @@ impl Core {
         self.outputs.push_back(Output::Write { instance, bytes, call: Some(call_id) });
     }
 
-    fn greeted(&mut self, id: ServerId, instance: InstanceId, hello: Hello, advertised: Option<Advertised>) {
-        let server = self.servers.get_mut(&id).expect("its instance lives");
+    fn greeted(&mut self, id: PeerId, instance: InstanceId, hello: Hello, advertised: Option<Advertised>) {
+        let peer = self.peers.get_mut(&id).expect("its instance lives");
         let is_mcp = advertised.is_some();
-        server.advertised = Some(advertised.unwrap_or_else(|| Advertised::of_plain_server(&server.definition.name)));
-        (server.hello, server.dialect) = (Some(hello), Dialect::Sessions);
-        if server.support == Support::Yes(id) {
+        peer.advertised = Some(advertised.unwrap_or_else(|| Advertised::of_plain_server(&peer.definition.name)));
+        (peer.hello, peer.dialect) = (Some(hello), Dialect::Sessions);
+        // It was of the other era in its last life, and served those clients itself.
+        if let Some(server) = self.servers.get_mut(&peer.server).filter(|server| server.support == Support::Yes(id)) {
             server.support = Support::Unknown;
         }
         if is_mcp {
@@ -256,12 +266,12 @@ impl Core {
         }
     }
 
-    fn handshake_ended(&mut self, id: ServerId, instance: InstanceId, reply: Reply<'_>) {
-        let Some(server) = self.servers.get_mut(&id) else { return };
-        if let Kin::Companion { of } = server.kin {
-            return self.companion_discovered(id, instance, of, &reply);
+    fn handshake_ended(&mut self, id: PeerId, instance: InstanceId, reply: Reply<'_>) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        if peer.role == Role::Stateless {
+            return self.stateless_peer_discovered(id, instance, &reply);
         }
-        if let Some(refusal) = server.refusal.take() {
+        if let Some(refusal) = peer.refusal.take() {
             return self.discovered(id, instance, refusal, &reply);
         }
         match reply {
@@ -281,7 +291,7 @@ impl Core {
     }
 
     /// It knows neither handshake.
-    pub(in crate::core) fn undiscovered(&mut self, id: ServerId, instance: InstanceId, refusal: Refusal) {
+    pub(in crate::core) fn undiscovered(&mut self, id: PeerId, instance: InstanceId, refusal: Refusal) {
         match refusal {
             // The small servers of the hosting guide know none; they are plain JSON-RPC and welcome.
             Refusal { code: METHOD_NOT_FOUND, .. } => self.greeted(id, instance, Hello::default(), None),
@@ -313,7 +323,7 @@ impl Core {
     }
 
     /// True: a client waits for it.
-    fn whole_line_read(&mut self, id: ServerId, instance: InstanceId, bytes: &[u8]) -> bool {
+    fn whole_line_read(&mut self, id: PeerId, instance: InstanceId, bytes: &[u8]) -> bool {
         match jsonrpc::parse(bytes) {
             Some(Message::Reply { id: wire_id, body }) => {
                 self.heard(id);
@@ -333,16 +343,16 @@ impl Core {
     }
 
     /// True: a client waits for it, or the daemon for a handshake.
-    fn replied(&mut self, id: ServerId, instance: InstanceId, call_id: CallId, reply: Reply<'_>) -> bool {
+    fn replied(&mut self, id: PeerId, instance: InstanceId, call_id: CallId, reply: Reply<'_>) -> bool {
         let current = |call: &Call| match call.stage {
-            Stage::Sent { instance: to } => call.server == id && to == instance,
+            Stage::Sent { instance: to } => call.peer == id && to == instance,
             Stage::Queued { .. } => false,
         };
         let Some(call) = self.calls.get(call_id).filter(|call| current(call)) else {
-            let Some(server) = self.servers.get_mut(&id) else { return false };
-            server.lane.unanswered.came_late(call_id);
-            let to_probe = server.pulse.as_mut().is_some_and(|pulse| pulse.takes(call_id));
-            server.said.late += u64::from(!to_probe);
+            let Some(peer) = self.peers.get_mut(&id) else { return false };
+            peer.lane.unanswered.came_late(call_id);
+            let to_probe = peer.pulse.as_mut().is_some_and(|pulse| pulse.takes(call_id));
+            peer.said.late += u64::from(!to_probe);
             return false;
         };
         let caller = call.caller;
@@ -360,7 +370,7 @@ impl Core {
                 self.handshake_ended(id, instance, reply);
             }
             Caller::List(list) => {
-                if let Some(pulse) = &mut self.servers.get_mut(&id).expect("it replied").pulse {
+                if let Some(pulse) = &mut self.peers.get_mut(&id).expect("it replied").pulse {
                     pulse.answered();
                 }
                 self.take_call(call_id);
@@ -379,13 +389,13 @@ impl Core {
         }
     }
 
-    fn too_long(&mut self, id: ServerId, instance: InstanceId, head: &[u8], tail: &[u8]) {
-        let Some(server) = self.servers.get_mut(&id) else { return };
+    fn too_long(&mut self, id: PeerId, instance: InstanceId, head: &[u8], tail: &[u8]) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
         let torn = jsonrpc::reply_id_of_torn(head, tail);
         if let Torn::ReplyTo(wire_id) = torn {
-            server.lane.unanswered.came_late(CallId(wire_id));
+            peer.lane.unanswered.came_late(CallId(wire_id));
         }
-        let in_flight = server.lane.in_flight();
+        let in_flight = peer.lane.in_flight();
         let call = match torn {
             Torn::ReplyTo(wire_id) => Some(CallId(wire_id)).filter(|call| in_flight.contains(call)),
             Torn::NotAReply => None,
@@ -404,14 +414,14 @@ impl Core {
     }
 
     /// Stdout that is nobody's answer: counted, kept in the log, skipped.
-    fn noise(&mut self, id: ServerId, instance: InstanceId, bytes: &[u8]) {
-        let Some(server) = self.servers.get_mut(&id) else { return };
-        server.said.noise_lines += 1;
-        if let Some(pulse) = &mut server.pulse {
+    fn noise(&mut self, id: PeerId, instance: InstanceId, bytes: &[u8]) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        peer.said.noise_lines += 1;
+        if let Some(pulse) = &mut peer.pulse {
             pulse.babbled(self.now.mono_ms);
         }
-        server.said.content_length |= bytes.len() > 15 && bytes[..15].eq_ignore_ascii_case(b"content-length:");
-        let id = self.logs_of(id);
+        peer.said.content_length |= bytes.len() > 15 && bytes[..15].eq_ignore_ascii_case(b"content-length:");
+        let id = peer.server;
         let Some(server) = self.servers.get_mut(&id) else { return };
         let said = &bytes[..bytes.len().min(LOG_LINE_MAX)];
         let entry = server.log.said(instance, LogSource::Noise, said, self.now);
@@ -424,11 +434,10 @@ impl Core {
     fn take_call(&mut self, call_id: CallId) -> Option<Call> {
         let call = self.calls.take(call_id)?;
         self.deadlines.cancel(Timer::Call(call_id));
-        self.shares.give_back(&Owner::Server(call.server), Resource::Memory, call.waiting_bytes());
-        if let Some(server) = self.servers.get_mut(&call.server)
-            && server.lane.ended(call_id, &call, &self.calls)
-        {
-            self.pump(call.server);
+        let peer = self.peers.get_mut(&call.peer)?;
+        self.shares.give_back(&Owner::Server(peer.server), Resource::Memory, call.waiting_bytes());
+        if peer.lane.ended(call_id, &call, &self.calls) {
+            self.pump(call.peer);
         }
         Some(call)
     }
@@ -439,7 +448,7 @@ impl Core {
             (Caller::Client(conn), _) => self.answer(conn, answer),
             (Caller::Mcp, Answer::Refused(fault)) => self.request_failed(call_id, fault),
             (Caller::Mcp, _) => unreachable!("replies to MCP clients go another way"),
-            (Caller::List(list), _) => self.list_ended(call.server, list),
+            (Caller::List(list), _) => self.list_ended(call.peer, list),
             (Caller::Handshake | Caller::Own, _) => {}
         }
     }
@@ -447,7 +456,7 @@ impl Core {
     /// It was to be sent, but the server has not read what was sent before.
     pub(in crate::core) fn unwritten(&mut self, call_id: CallId) {
         let Some(call) = self.calls.get(call_id) else { return };
-        let name = self.name_of(call.server);
+        let name = self.name_of(call.peer);
         let message = format!("{name} does not read: {STDIN_BACKLOG_MAX} bytes wait for it already");
         let fault = Fault::new(Code::QueueFull, message).outcome(Outcome::NotSent).retry_after_ms(1_000);
         self.end_call(call_id, Answer::Refused(fault));
@@ -455,7 +464,7 @@ impl Core {
 
     pub(in crate::core) fn call_timed_out(&mut self, call_id: CallId) {
         let Some(call) = self.calls.get(call_id) else { return self.round_timed_out(call_id) };
-        let (id, caller) = (call.server, call.caller);
+        let (id, caller) = (call.peer, call.caller);
         let outcome = match &call.stage {
             Stage::Queued { .. } => Outcome::NotSent,
             Stage::Sent { instance } => {
@@ -465,8 +474,8 @@ impl Core {
                 Outcome::SentUnknown
             }
         };
-        let server = &self.servers[&id];
-        log::info!("server={} call={call_id} timed out, {}", server.definition.name, outcome.wire());
+        let peer = &self.peers[&id];
+        log::info!("server={} call={call_id} timed out, {}", peer.definition.name, outcome.wire());
         let message = match outcome {
             Outcome::NotSent => "the deadline passed before the call could be sent",
             Outcome::SentUnknown => "the server did not answer before the deadline; it may still be at work",
@@ -481,9 +490,9 @@ impl Core {
     }
 
     /// Only the question for the other era has a deadline: silence is an answer to it.
-    fn handshake_unanswered(&mut self, id: ServerId) {
-        let Some(server) = self.servers.get_mut(&id) else { return };
-        if let (Some(refusal), Some(instance)) = (server.refusal.take(), server.life.instance()) {
+    fn handshake_unanswered(&mut self, id: PeerId) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        if let (Some(refusal), Some(instance)) = (peer.refusal.take(), peer.life.instance()) {
             self.undiscovered(id, instance, refusal);
         }
     }
@@ -507,8 +516,8 @@ impl Core {
         let Some(call) = self.calls.get(call_id) else { return };
         match call.caller {
             Caller::Client(_) | Caller::Mcp => {
-                let server = self.servers.get_mut(&call.server).expect("it was sent there");
-                server.lane.unanswered.gave_up(call_id, session);
+                let peer = self.peers.get_mut(&call.peer).expect("it was sent there");
+                peer.lane.unanswered.gave_up(call_id, session);
             }
             // Nothing of a client's is in them.
             Caller::Own | Caller::Handshake | Caller::List(_) => {}
@@ -516,8 +525,8 @@ impl Core {
     }
 
     /// No answer will come any more: what is in flight fails at once.
-    pub(in crate::core) fn fail_in_flight(&mut self, id: ServerId, fault: &Fault) {
-        for call in self.servers[&id].lane.in_flight().to_vec() {
+    pub(in crate::core) fn fail_in_flight(&mut self, id: PeerId, fault: &Fault) {
+        for call in self.peers[&id].lane.in_flight().to_vec() {
             self.end_call(call, Answer::Refused(fault.clone().outcome(Outcome::SentUnknown)));
         }
     }

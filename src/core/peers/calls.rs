@@ -4,14 +4,14 @@
 
 use crate::core::peers::listings::Listing;
 use crate::core::peers::unanswered::Unanswered;
-use crate::ids::{CallId, ConnId, IdMap, InstanceId, ServerId};
+use crate::ids::{CallId, ConnId, IdMap, InstanceId, PeerId};
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 #[derive(Debug)]
 pub struct Call {
-    pub server: ServerId,
+    pub peer: PeerId,
     pub caller: Caller,
     pub deadline_ms: u64,
     pub stage: Stage,
@@ -228,7 +228,6 @@ impl Lane {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::Uuid;
 
     /// A queue with one call for each name.
     fn queue(names: &[&str]) -> (Lane, Calls, Vec<CallId>) {
@@ -237,7 +236,7 @@ mod tests {
             let (id, by) = (calls.mint(), Some(Arc::from(*name)));
             lane.enqueue(id, by.as_ref());
             let stage = Stage::Queued { line: vec![0; 10], by };
-            calls.insert(id, Call { server: ServerId(Uuid::nil()), caller: Caller::Mcp, deadline_ms: 0, stage });
+            calls.insert(id, Call { peer: PeerId(1), caller: Caller::Mcp, deadline_ms: 0, stage });
             id
         });
         let ids = ids.collect();

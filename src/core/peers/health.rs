@@ -5,7 +5,7 @@
 use crate::core::contract::Output;
 use crate::core::hosting::lifecycle::Event;
 use crate::core::{Core, Timer};
-use crate::ids::{CallId, InstanceId, ServerId};
+use crate::ids::{CallId, InstanceId, PeerId};
 use crate::limits::HEARTBEAT_DOUBLINGS;
 use crate::model::definition::Health;
 use crate::model::status::Status;
@@ -169,27 +169,27 @@ impl Pulse {
 
 impl Core {
     /// The server has become ready: from here on its silence is watched.
-    pub(in crate::core) fn watch(&mut self, id: ServerId) {
-        let server = self.servers.get_mut(&id).expect("advance holds it");
-        server.pulse = Some(Pulse::begin(self.now.mono_ms));
+    pub(in crate::core) fn watch(&mut self, id: PeerId) {
+        let peer = self.peers.get_mut(&id).expect("advance holds it");
+        peer.pulse = Some(Pulse::begin(self.now.mono_ms));
         self.arm_pulse(id);
     }
 
-    pub(in crate::core) fn arm_pulse(&mut self, id: ServerId) {
-        let Some(server) = self.servers.get(&id) else { return };
-        match &server.pulse {
-            Some(pulse) => self.deadlines.set(Timer::Pulse(id), pulse.deadline(&server.definition.health)),
+    pub(in crate::core) fn arm_pulse(&mut self, id: PeerId) {
+        let Some(peer) = self.peers.get(&id) else { return };
+        match &peer.pulse {
+            Some(pulse) => self.deadlines.set(Timer::Pulse(id), pulse.deadline(&peer.definition.health)),
             None => self.deadlines.cancel(Timer::Pulse(id)),
         }
     }
 
     /// Something valid came from the server's present instance.
-    pub(in crate::core) fn heard(&mut self, id: ServerId) {
-        let Some(server) = self.servers.get_mut(&id) else { return };
-        let Some(pulse) = &mut server.pulse else { return };
+    pub(in crate::core) fn heard(&mut self, id: PeerId) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let Some(pulse) = &mut peer.pulse else { return };
         let was_stale = pulse.is_stale();
         pulse.heard(self.now.mono_ms);
-        if server.life.status() == Status::Unresponsive {
+        if peer.life.status() == Status::Unresponsive {
             self.arm_pulse(id);
             self.advance(id, Event::Heard);
         } else if was_stale {
@@ -199,32 +199,32 @@ impl Core {
 
     pub(in crate::core) fn line_begun(&mut self, instance: InstanceId) {
         let now_ms = self.now.mono_ms;
-        let server = self.instances.get(&instance).and_then(|id| self.servers.get_mut(id));
-        if let Some(pulse) = server.and_then(|server| server.pulse.as_mut()) {
+        let peer = self.instances.get(&instance).and_then(|id| self.peers.get_mut(id));
+        if let Some(pulse) = peer.and_then(|peer| peer.pulse.as_mut()) {
             pulse.line_begun(now_ms);
         }
     }
 
     /// A call to it got no answer in time; nothing else follows from that.
-    pub(in crate::core) fn suspect(&mut self, id: ServerId) {
+    pub(in crate::core) fn suspect(&mut self, id: PeerId) {
         let now_ms = self.now.mono_ms;
-        let ready = self.servers.get_mut(&id).filter(|server| server.life.ready_instance().is_some());
-        let pulse = ready.and_then(|server| server.pulse.as_mut());
+        let ready = self.peers.get_mut(&id).filter(|peer| peer.life.ready_instance().is_some());
+        let pulse = ready.and_then(|peer| peer.pulse.as_mut());
         if let Some(beat) = pulse.map(|pulse| pulse.suspect(now_ms)) {
             self.follow_beat(id, beat);
         }
     }
 
-    pub(in crate::core) fn pulse_elapsed(&mut self, id: ServerId) {
+    pub(in crate::core) fn pulse_elapsed(&mut self, id: PeerId) {
         let now_ms = self.now.mono_ms;
-        let Some(server) = self.servers.get_mut(&id) else { return };
-        let rules = &server.definition.health;
-        let busy = server.definition.max_in_flight == 1 && !server.lane.in_flight().is_empty();
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let rules = &peer.definition.health;
+        let busy = peer.definition.max_in_flight == 1 && !peer.lane.in_flight().is_empty();
         // One that is on its way out owes nobody an answer.
-        if server.life.ready_instance().is_none() {
+        if peer.life.ready_instance().is_none() {
             return;
         }
-        let Some(pulse) = &mut server.pulse else { return };
+        let Some(pulse) = &mut peer.pulse else { return };
         let turns_stale = pulse.turns_stale(rules, now_ms);
         let silent_ms = now_ms - pulse.heard_ms();
         let beat = pulse.elapsed(rules, busy, now_ms);
@@ -234,7 +234,7 @@ impl Core {
         self.follow_beat(id, beat);
     }
 
-    fn follow_beat(&mut self, id: ServerId, beat: Beat) {
+    fn follow_beat(&mut self, id: PeerId, beat: Beat) {
         match beat {
             Beat::Rest => {}
             Beat::Ask(method) => self.ask_pulse(id, method),
@@ -248,17 +248,17 @@ impl Core {
     }
 
     /// Outside the lane: the server may have a call in hand, and none waits for this.
-    fn ask_pulse(&mut self, id: ServerId, method: &str) {
+    fn ask_pulse(&mut self, id: PeerId, method: &str) {
         let wire_id = self.calls.mint();
-        let Some(server) = self.servers.get_mut(&id) else { return };
-        let (Some(instance), Some(pulse)) = (server.life.ready_instance(), &mut server.pulse) else { return };
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let (Some(instance), Some(pulse)) = (peer.life.ready_instance(), &mut peer.pulse) else { return };
         pulse.asked = Some(wire_id);
         let bytes = jsonrpc::own_request(wire_id.0, method, "{}");
         self.outputs.push_back(Output::Write { instance, bytes, call: None });
     }
 
-    fn lost(&mut self, id: ServerId) {
-        let waits_ms = 2 * self.servers[&id].definition.health.probe_timeout_ms;
+    fn lost(&mut self, id: PeerId) {
+        let waits_ms = 2 * self.peers[&id].definition.health.probe_timeout_ms;
         self.warn(id, format!("unresponsive: it answered neither ping nor tools/list within {waits_ms} ms"));
         self.advance(id, Event::Silent);
     }

@@ -6,9 +6,9 @@
 use crate::core::mcp::aggregate::{joint_prefix, prefixed, resource_uris};
 use crate::core::mcp::era::params::header_params;
 use crate::core::peers::calls::Caller;
-use crate::core::servers::server::{Kin, Server};
+use crate::core::peers::peer::{Peer, Role};
 use crate::core::{Core, Timer};
-use crate::ids::{InstanceId, ServerId};
+use crate::ids::{InstanceId, PeerId};
 use crate::limits::{LIST_ITEMS_MAX, LIST_PAGES_MAX, LIST_PAUSE, SHARE_LISTS, TOOL_LIST_MAX, TOOL_LIST_TIMEOUT};
 use crate::shares::{Owner, Resource, Short};
 use crate::wire::json::{self, Json};
@@ -133,30 +133,30 @@ fn is_read(bytes: &Arc<[u8]>) -> bool {
 
 impl Core {
     /// The first question after a handshake. Everybody is asked for tools; also servers that know no handshake.
-    pub(in crate::core) fn first_tools(&mut self, id: ServerId, instance: InstanceId) {
+    pub(in crate::core) fn first_tools(&mut self, id: PeerId, instance: InstanceId) {
         let params = self.own_params(id);
-        self.servers.get_mut(&id).expect("it is greeted").list_mut(Listing::Tools).asked = true;
+        self.peers.get_mut(&id).expect("it is greeted").list_mut(Listing::Tools).asked = true;
         let timeout_ms = Some(TOOL_LIST_TIMEOUT.as_millis() as u64);
         let list = Listing::Tools;
         self.own_call(id, instance, Caller::List(list), list.method(), &params, timeout_ms);
     }
 
-    pub(in crate::core) fn fetch_rest(&mut self, id: ServerId) {
+    pub(in crate::core) fn fetch_rest(&mut self, id: PeerId) {
         for list in [Listing::Prompts, Listing::Resources, Listing::Templates] {
-            let wanted = |server: &Server| {
-                server.offers(list.capability()) && server.life.ready_instance().is_some() && !server.list(list).asked
+            let wanted = |peer: &Peer| {
+                peer.offers(list.capability()) && peer.life.ready_instance().is_some() && !peer.list(list).asked
             };
-            if self.servers.get(&id).is_some_and(wanted) {
+            if self.peers.get(&id).is_some_and(wanted) {
                 self.ask_page(id, list, None);
             }
         }
     }
 
     /// The server says that it has changed. The first time it is asked for it at once, and then after a rest.
-    pub(in crate::core) fn fetch(&mut self, id: ServerId, list: Listing) {
+    pub(in crate::core) fn fetch(&mut self, id: PeerId, list: Listing) {
         let now_ms = self.now.mono_ms;
-        let Some(server) = self.servers.get_mut(&id) else { return };
-        let cached = server.list_mut(list);
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let cached = peer.list_mut(list);
         if cached.asked || cached.rests_until_ms > now_ms {
             cached.stale = true;
             if !cached.asked {
@@ -166,21 +166,21 @@ impl Core {
         }
         let size_ms = cached.text.as_ref().map_or(0, |text| text.len() / 1024) as u64;
         cached.rests_until_ms = now_ms + LIST_PAUSE.as_millis() as u64 + size_ms;
-        if server.life.ready_instance().is_some() {
+        if peer.life.ready_instance().is_some() {
             self.ask_page(id, list, None);
         }
     }
 
     /// Its rest is over.
-    pub(in crate::core) fn fetch_due(&mut self, id: ServerId, list: Listing) {
-        let Some(cached) = self.servers.get_mut(&id).map(|server| server.list_mut(list)) else { return };
+    pub(in crate::core) fn fetch_due(&mut self, id: PeerId, list: Listing) {
+        let Some(cached) = self.peers.get_mut(&id).map(|peer| peer.list_mut(list)) else { return };
         if cached.stale && !cached.asked {
             cached.stale = false;
             self.fetch(id, list);
         }
     }
 
-    fn ask_page(&mut self, id: ServerId, list: Listing, cursor: Option<&str>) {
+    fn ask_page(&mut self, id: PeerId, list: Listing, cursor: Option<&str>) {
         let params = match cursor {
             None => self.own_params(id),
             Some(cursor) => {
@@ -193,7 +193,7 @@ impl Core {
         let sent = self.submit(id, None, timeout_ms, Caller::List(list), |call| {
             jsonrpc::own_request(call, list.method(), &params)
         });
-        let cached = self.servers.get_mut(&id).expect("it is asked").list_mut(list);
+        let cached = self.peers.get_mut(&id).expect("it is asked").list_mut(list);
         match sent {
             Ok(_) => cached.asked = true,
             Err(fault) => {
@@ -203,9 +203,9 @@ impl Core {
         }
     }
 
-    pub(in crate::core) fn listed(&mut self, id: ServerId, list: Listing, reply: &Reply<'_>) {
-        let Some(server) = self.servers.get_mut(&id) else { return };
-        let cached = server.list_mut(list);
+    pub(in crate::core) fn listed(&mut self, id: PeerId, list: Listing, reply: &Reply<'_>) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let cached = peer.list_mut(list);
         cached.asked = false;
         let Reply::Result(raw) = reply else { return self.list_ended(id, list) };
         let size: usize = cached.pages.iter().map(Vec::len).sum::<usize>() + raw.get().len();
@@ -245,55 +245,57 @@ impl Core {
     }
 
     /// Prepares all that will be asked of a list, in one walk through it.
-    fn keep_list(&mut self, id: ServerId, list: Listing, text: Arc<[u8]>) -> Result<Option<Kept>, String> {
-        let server = &self.servers[&id];
+    fn keep_list(&mut self, id: PeerId, list: Listing, text: Arc<[u8]>) -> Result<Option<Kept>, String> {
+        let peer = &self.peers[&id];
         let (array, name) = list.keys();
         let items = json::named_items(&text, array, name, LIST_ITEMS_MAX);
         let items = items.map_err(|_| format!("more than {LIST_ITEMS_MAX} items"))?;
-        let joint: Option<Arc<[u8]>> = match server.kin {
-            Kin::Registered => {
-                let prefix = joint_prefix(list, &server.definition.name, &self.settings.separator);
+        let joint: Option<Arc<[u8]>> = match peer.role {
+            Role::Main => {
+                let prefix = joint_prefix(list, &peer.definition.name, &self.settings.separator);
                 Some(prefixed(&items, &prefix).into())
             }
-            Kin::Companion { .. } | Kin::Private { .. } => None,
+            Role::Stateless | Role::Session(_) => None,
         };
         let new = text.len() + joint.as_ref().map_or(0, |joint| joint.len());
         self.count_list(id, list, |cached| cached.bytes_with(new))?;
-        let server = self.servers.get_mut(&id).expect("just seen");
+        let peer = self.peers.get_mut(&id).expect("just seen");
         match list {
-            Listing::Resources => server.resource_uris = resource_uris(&items),
-            Listing::Tools => server.header_params = header_params(&text),
+            Listing::Resources => peer.resource_uris = resource_uris(&items),
+            Listing::Tools => peer.header_params = header_params(&text),
             Listing::Prompts | Listing::Templates => {}
         }
-        let cached = server.list_mut(list);
+        let cached = peer.list_mut(list);
         let kept = if cached.text.is_some() { Kept::Changed } else { Kept::First };
         cached.replace(text, joint);
         Ok(Some(kept))
     }
 
     /// Counts what is kept of a list as the server's share, if it may have that much.
-    fn count_list(&mut self, id: ServerId, list: Listing, bytes: impl Fn(&Cached) -> usize) -> Result<(), String> {
-        let Some(cached) = self.servers.get_mut(&id).map(|server| server.list_mut(list)) else { return Ok(()) };
+    fn count_list(&mut self, id: PeerId, list: Listing, bytes: impl Fn(&Cached) -> usize) -> Result<(), String> {
+        let Some(peer) = self.peers.get_mut(&id) else { return Ok(()) };
+        let owner = Owner::Server(peer.server);
+        let cached = peer.list_mut(list);
         let bytes = bytes(cached);
-        let counted = self.shares.resize(&Owner::Server(id), Resource::Lists, &mut cached.counted, bytes);
+        let counted = self.shares.resize(&owner, Resource::Lists, &mut cached.counted, bytes);
         counted.map_err(|short| match short {
             Short::Owner => format!("the lists of a server have at most {} bytes together", SHARE_LISTS.server),
             Short::Whole => format!("the lists of all servers have at most {} bytes together", SHARE_LISTS.whole),
         })
     }
 
-    /// A server goes for good, and what it offered with it.
-    pub(in crate::core) fn forget_lists(&mut self, server: &mut Server) {
+    /// A peer goes for good, and what it offered with it.
+    pub(in crate::core) fn forget_lists(&mut self, peer: &mut Peer) {
         for list in Listing::ALL {
-            let counted = std::mem::take(&mut server.list_mut(list).counted);
-            self.shares.give_back(&Owner::Server(server.id), Resource::Lists, counted);
-            self.deadlines.cancel(Timer::List(server.id, list));
+            let counted = std::mem::take(&mut peer.list_mut(list).counted);
+            self.shares.give_back(&Owner::Server(peer.server), Resource::Lists, counted);
+            self.deadlines.cancel(Timer::List(peer.id, list));
         }
     }
 
-    fn not_kept(&mut self, id: ServerId, list: Listing, why: &str) {
+    fn not_kept(&mut self, id: PeerId, list: Listing, why: &str) {
         log::warn!("server={} {} is not kept: {why}", self.name_of(id), list.method());
-        if let Some(cached) = self.servers.get_mut(&id).map(|server| server.list_mut(list)) {
+        if let Some(cached) = self.peers.get_mut(&id).map(|peer| peer.list_mut(list)) {
             // Slow clients will have read the older ones some time.
             cached.stale |= !cached.outgoing.is_empty();
         }
@@ -301,9 +303,9 @@ impl Core {
     }
 
     /// The request for it has ended, one way or the other.
-    pub(in crate::core) fn list_ended(&mut self, id: ServerId, list: Listing) {
-        let Some(server) = self.servers.get_mut(&id) else { return };
-        let cached = server.list_mut(list);
+    pub(in crate::core) fn list_ended(&mut self, id: PeerId, list: Listing) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let cached = peer.list_mut(list);
         let again = cached.stale;
         cached.forget_asking();
         cached.outgoing.retain(is_read);
@@ -314,8 +316,8 @@ impl Core {
     }
 
     /// The request for it could not be sent in time: the server was at work for somebody else. It still is to be made.
-    pub(in crate::core) fn list_put_off(&mut self, id: ServerId, list: Listing) {
-        if self.servers.get(&id).is_some_and(|server| server.life.ready_instance().is_some()) {
+    pub(in crate::core) fn list_put_off(&mut self, id: PeerId, list: Listing) {
+        if self.peers.get(&id).is_some_and(|peer| peer.life.ready_instance().is_some()) {
             self.fetch(id, list);
         }
     }

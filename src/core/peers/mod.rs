@@ -4,4 +4,5 @@ pub mod bridge;
 pub mod calls;
 pub mod health;
 pub mod listings;
+pub mod peer;
 pub mod unanswered;

@@ -7,6 +7,7 @@ use crate::core::clients::asks::{is_at_rest, needs_restart, store_unavailable};
 use crate::core::clients::parked::{Hand, WaitOn};
 use crate::core::contract::Output;
 use crate::core::hosting::lifecycle::{Event, State};
+use crate::core::peers::peer::Role;
 use crate::core::servers::decisions::Key;
 use crate::core::servers::outbox::{ChangeKind, Pending};
 use crate::core::servers::server::{Removal, Server};
@@ -118,9 +119,11 @@ impl Core {
     fn registered(&mut self, id: ServerId, definition: Arc<Definition>, conn: ConnId, wait: bool) {
         let startup_ms = definition.startup_timeout_ms;
         log::info!("server={} id={id} registered", definition.name);
-        let server = Server::new(id, definition, true, self.now.unix_ms);
-        self.tell_presence(&server, "registered");
+        let main = self.mint_peer();
+        let (server, peer) = Server::new(id, main, definition, true, self.now.unix_ms);
         self.servers.insert(id, server);
+        self.peers.insert(main, peer);
+        self.tell_presence(id, "registered");
         let waiting = self.parked.release(conn).is_some();
         if waiting && wait {
             let on = WaitOn::Ready { server: id, after: Hand::Registered };
@@ -128,7 +131,7 @@ impl Core {
             self.park(conn, on, self.now.mono_ms + startup_ms + STOP_GRACE.as_millis() as u64);
         }
         if self.settings.hosting && self.is_running() {
-            self.advance(id, Event::Start);
+            self.advance_main(id, Event::Start);
         } else {
             self.tell_waiting(id);
         }
@@ -152,25 +155,28 @@ impl Core {
         }
         // Whoever has changed it has been through all rules.
         let was_refused = server.refused.take().is_some();
+        let main = self.peers.get_mut(&server.main).expect("a server that is known has one");
         if was_refused {
-            server.last_error = None;
+            main.last_error = None;
         }
+        main.definition = Arc::clone(&definition);
         let restart = was_refused || needs_restart(&server.definition, &definition);
         let sharing_changed = server.definition.shared != definition.shared;
         let was_up = std::mem::replace(&mut server.desired_up, up);
         server.definition = definition;
-        self.arm_pulse(id);
+        let main = server.main;
+        self.arm_pulse(main);
         let waiting: Vec<ConnId> = conns.iter().copied().filter(|conn| self.parked.release(*conn).is_some()).collect();
         let hosting = self.settings.hosting && self.is_running();
         let event = match (up && hosting, kind) {
             (false, _) => Some(Event::Stop),
-            (true, ChangeKind::Patch) if restart && !is_at_rest(self.servers[&id].life.state()) => Some(Event::Restart),
+            (true, ChangeKind::Patch) if restart && !is_at_rest(self.peers[&main].life.state()) => Some(Event::Restart),
             // One that has ended, or waits for its next attempt, goes on with that.
             (true, ChangeKind::Patch) if was_up && !restart => None,
             (true, _) => Some(Event::Start),
         };
         if event.as_ref().is_some_and(|event| *event != Event::Start) {
-            self.retire_kin(id);
+            self.retire_further_peers(id);
         }
         if sharing_changed {
             self.forget_clients(id);
@@ -179,7 +185,7 @@ impl Core {
             self.offer_changed(id);
         }
         if let Some(event) = event {
-            self.advance(id, event);
+            self.advance(main, event);
         }
         for conn in waiting {
             self.park_for(conn, id, up && hosting);
@@ -190,9 +196,9 @@ impl Core {
     pub(in crate::core) fn stop_now(&mut self, id: ServerId) {
         self.servers.get_mut(&id).expect("found").desired_up = false;
         self.outbox.keep_down(id);
-        self.retire_kin(id);
+        self.retire_further_peers(id);
         self.offer_changed(id);
-        self.advance(id, Event::Stop);
+        self.advance_main(id, Event::Stop);
         self.decide(Decision::Stop { server: id });
     }
 
@@ -203,20 +209,19 @@ impl Core {
         server.desired_up = false;
         let name = server.definition.name.clone();
         self.outbox.keep_down(id);
-        self.retire_kin(id);
+        self.retire_further_peers(id);
         self.offer_changed(id);
         self.decide(Decision::Delete { server: id, name, volumes });
         // `Failed` has no instance but is no `Down` either; a stop makes it one.
-        self.advance(id, Event::Stop);
+        self.advance_main(id, Event::Stop);
     }
 
-    /// Once it is down, with all its further instances, it is told to be gone; before that its volumes go. Its name stays
+    /// Once it is down, with all its peers, it is told to be gone; before that its volumes go. Its name stays
     /// taken until nothing can bring it back: the next one of that name would have its own volumes removed.
     pub(in crate::core) fn follow_removal(&mut self, id: ServerId) {
-        let has_kin = || self.servers.values().any(|server| server.parent() == Some(id));
-        let is_down = |server: &&Server| *server.life.state() == State::Down;
-        let Some(removing) = self.servers.get(&id).filter(is_down).and_then(|server| server.removing) else { return };
-        if has_kin() {
+        let Some(removing) = self.servers.get(&id).and_then(|server| server.removing) else { return };
+        let further = self.peers.values().any(|peer| peer.server == id && peer.role != Role::Main);
+        if further || *self.main_of(id).life.state() != State::Down {
             return;
         }
         let server = self.servers.get_mut(&id).expect("just seen");
@@ -255,19 +260,10 @@ impl Core {
         let server = self.servers.get_mut(&id).expect("it is being removed");
         let took_volumes = server.removing.replace(Removal::Gone) == Some(Removal::VolumesLeave);
         let (name, followers) = (server.definition.name.clone(), std::mem::take(&mut server.followers));
-        self.deadlines.cancel(Timer::State(id));
-        self.fail_rounds(id);
-        let mut server = self.servers.remove(&id).expect("just seen");
-        self.forget_lists(&mut server);
-        if let Some(parent) = server.parent() {
-            return self.follow_removal(parent);
-        }
-        self.servers.insert(id, server);
         log::info!("server={name} id={id} removed");
+        self.fail_rounds(self.servers[&id].main);
         self.forget_clients(id);
-        let server = self.servers.remove(&id).expect("just seen");
-        self.tell_presence(&server, "removed");
-        self.servers.insert(id, server);
+        self.tell_presence(id, "removed");
         self.outputs.push_back(Output::LogRemove { server: id });
         for follower in followers {
             self.give_watcher_back(&follower.owner);
@@ -286,8 +282,10 @@ impl Core {
         let key = Key::Server(id);
         let server = &self.servers[&id];
         if !server.changing && !self.decisions.is_open(&key) {
+            let main = server.main;
             self.names.remove(&server.definition.name);
             self.servers.remove(&id);
+            self.forget_peer(main);
             self.outbox.forget(id);
         }
         if self.decisions.is_settled(&key) {
@@ -332,7 +330,7 @@ impl Core {
                 Some(server) => match server.removing {
                     // What is wrong with its row is left as it is, until somebody puts it right or removes it.
                     None if server.refused.is_some() => StoreOp::SetDesired { id, up: server.desired_up },
-                    None => StoreOp::InsertServer(Box::new(server.to_stored())),
+                    None => StoreOp::InsertServer(Box::new(server.to_stored(&self.peers[&server.main]))),
                     Some(Removal::TakesVolumes | Removal::VolumesLeave) => {
                         StoreOp::DeleteServer { id, volumes: Some(server.definition.name.clone()) }
                     }
@@ -359,7 +357,7 @@ impl Core {
         for id in self.outbox.take_dirty() {
             let kept = |server: &&Server| server.refused.is_none() && server.removing.is_none();
             let Some(server) = self.servers.get(&id).filter(kept) else { continue };
-            let op = StoreOp::SaveStatus { id, status: Box::new(server.stored_status()) };
+            let op = StoreOp::SaveStatus { id, status: Box::new(server.stored_status(&self.peers[&server.main])) };
             let seq = self.outbox.issue(Pending::Status { server: id });
             self.outputs.push_back(Output::Store { seq, op });
         }

@@ -85,11 +85,11 @@ impl Core {
             let said = row.status.status;
             let name = row.definition.name.clone();
             match self.names.contains_key(&name) {
-                false => self.add_row(Server::from_stored(row), said),
+                false => self.add_row(row, said, None),
                 true => {
                     let why = Fault::field("name", "another row has it, or its volumes are still to be removed");
                     row.definition.name = stored::harmless_name(row.id);
-                    self.add_row(Server::unfit(UnfitServer { server: row, why }), said);
+                    self.add_row(row, said, Some(why));
                 }
             }
         }
@@ -99,7 +99,7 @@ impl Core {
                 row.why = Fault::field("name", format_args!("another row has it; and {}", row.why.message));
             }
             let said = row.server.status.status;
-            self.add_row(Server::unfit(row), said);
+            self.add_row(row.server, said, Some(row.why));
         }
         for decision in decisions {
             if let Decision::Delete { server, name, volumes: true } = decision {
@@ -108,13 +108,19 @@ impl Core {
         }
     }
 
-    fn add_row(&mut self, server: Server, said: Status) {
+    /// `unfit`: why it may not be started.
+    fn add_row(&mut self, row: StoredServer, said: Status, unfit: Option<Fault>) {
+        let (mut server, mut main) = Server::from_stored(row, self.mint_peer());
+        if let Some(why) = unfit {
+            server.refuse(&mut main, why);
+        }
         // An earlier daemon may have had no time to say how it left.
-        if server.life.status() != said {
+        if main.life.status() != said {
             self.outbox.mark(server.id);
         }
         self.names.insert(server.definition.name.clone(), server.id);
         self.outputs.push_back(Output::LogRestore { server: server.id });
+        self.peers.insert(main.id, main);
         self.servers.insert(server.id, server);
     }
 
@@ -130,9 +136,11 @@ impl Core {
         }
         log::info!("server={name} id={id} was removed; now its volumes are");
         self.names.insert(name.clone(), id);
-        let mut server = Server::new(id, Arc::new(stored::nothing_of(name)), false, self.now.unix_ms);
+        let main = self.mint_peer();
+        let (mut server, peer) = Server::new(id, main, Arc::new(stored::nothing_of(name)), false, self.now.unix_ms);
         server.removing = Some(Removal::TakesVolumes);
         self.servers.insert(id, server);
+        self.peers.insert(main, peer);
     }
 
     /// Can this daemon give its servers what their rows ask of the host? Of two that want the same port the older has it.
@@ -153,7 +161,8 @@ impl Core {
                 }
             }
             if let Err(why) = checked {
-                self.servers.get_mut(id).expect("just seen").refuse(why);
+                let server = self.servers.get_mut(id).expect("just seen");
+                server.refuse(self.peers.get_mut(&server.main).expect("a server that is known has one"), why);
             }
         }
     }
@@ -169,7 +178,9 @@ impl Core {
         });
         let Some(definition) = fit else { return Err(why) };
         let server = self.servers.get_mut(&id).expect("just seen");
-        (server.definition, server.refused, server.last_error) = (Arc::new(definition), None, None);
+        let main = self.peers.get_mut(&server.main).expect("a server that is known has one");
+        (server.definition, server.refused) = (Arc::new(definition), None);
+        (main.definition, main.last_error) = (Arc::clone(&server.definition), None);
         self.outbox.reconcile(id);
         Ok(())
     }

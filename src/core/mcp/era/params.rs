@@ -5,7 +5,7 @@
 use crate::core::mcp::era::stateless::era_meta;
 use crate::core::mcp::notifications::tagged;
 use crate::core::mcp::sessions::{Abilities, InputRounds};
-use crate::core::servers::server::HeaderParam;
+use crate::core::peers::peer::HeaderParam;
 use crate::limits::{SUBSCRIPTIONS_MAX, URI_MAX};
 use crate::model::protocol::Level;
 use crate::wire::json::{self, Json, JsonBuf};

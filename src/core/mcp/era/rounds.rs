@@ -8,7 +8,7 @@ use crate::core::mcp::sessions::{ForwardedRequest, InputRounds, Question};
 use crate::core::mcp::wording::{Settled, rpc_error};
 use crate::core::peers::calls::Caller;
 use crate::core::{Core, Timer};
-use crate::ids::{CallId, ServerId};
+use crate::ids::{CallId, PeerId};
 use crate::limits::{INPUT_ROUNDS_MAX, QUESTION_TIMEOUT, QUESTIONS_MAX, URI_MAX};
 use crate::model::fault::{Code, Fault};
 use crate::shares::{Owner, Resource};
@@ -26,13 +26,13 @@ impl Core {
     /// Sends a session's request, or the next round of it. Gives the client's own progress token too.
     pub(in crate::core) fn submit_newer(
         &mut self,
-        server: ServerId,
+        peer: PeerId,
         owner: &Arc<str>,
         newer: &Newer<'_>,
         rounds: &InputRounds,
     ) -> Result<(CallId, u64, Option<JsonBuf>), Fault> {
         let mut token = None;
-        let sent = self.submit(server, Some(owner), None, Caller::Mcp, |call| {
+        let sent = self.submit(peer, Some(owner), None, Caller::Mcp, |call| {
             let (params, own) = with_era(rounds, newer, call);
             token = own;
             jsonrpc::forwarded(call, &rounds.method, Some(&params))
@@ -83,7 +83,7 @@ impl Core {
         if self.shares.room(&Owner::Principal(Arc::clone(&forwarded.owner)), Resource::Memory) < rounds.kept_bytes() {
             return Err(TOO_LARGE.to_string());
         }
-        let (session, server) = (forwarded.session, forwarded.server);
+        let (session, peer) = (forwarded.session, forwarded.peer);
         let mut asked = Vec::new();
         for (key, raw) in &wanted.requests {
             let request = serde_json::from_str::<Request<'_>>(raw.get());
@@ -93,7 +93,7 @@ impl Core {
             }
             asked.push((key, request));
         }
-        let instance = self.servers.get(&server).and_then(|server| server.life.ready_instance());
+        let instance = self.peers.get(&peer).and_then(|peer| peer.life.ready_instance());
         let instance = instance.ok_or("the server has gone away meanwhile")?;
         for (key, Request { method, params }) in asked {
             let number = self.calls.mint().0;
@@ -104,7 +104,7 @@ impl Core {
                 self.tell_session(session, message());
             }
             let question = Question {
-                server,
+                peer,
                 instance,
                 id: Json::NULL.kept(),
                 input: Some(key.clone()),
@@ -148,7 +148,7 @@ impl Core {
         let level = forwarded.session.and_then(|session| self.sessions.get(session)).and_then(|session| session.level);
         let newer = Newer { abilities: &forwarded.abilities, level };
         match self.submit_newer(
-            forwarded.server,
+            forwarded.peer,
             &forwarded.owner,
             &newer,
             forwarded.rounds.as_ref().expect("it has rounds"),
@@ -176,11 +176,10 @@ impl Core {
         self.insert_forwarded(to, forwarded);
     }
 
-    /// A server is gone: what waits for input to it is no call that would end with it.
-    pub(in crate::core) fn fail_rounds(&mut self, server: ServerId) {
-        let between = |(id, forwarded): &(&CallId, &ForwardedRequest)| {
-            forwarded.server == server && self.calls.get(**id).is_none()
-        };
+    /// A peer is gone: what waits for input to it is no call that would end with it.
+    pub(in crate::core) fn fail_rounds(&mut self, peer: PeerId) {
+        let between =
+            |(id, forwarded): &(&CallId, &ForwardedRequest)| forwarded.peer == peer && self.calls.get(**id).is_none();
         let mut rounds: Vec<CallId> = self.forwarded.iter().filter(between).map(|(id, _)| *id).collect();
         rounds.sort();
         let fault = Fault::new(Code::NotFound, "the server has gone away meanwhile");

@@ -12,8 +12,8 @@ use crate::core::mcp::wording::{
     INVALID_PARAMS, METHOD_NOT_FOUND, fault_message, minted_token, rpc_error, stateless_status,
 };
 use crate::core::peers::calls::Caller;
-use crate::core::servers::server::{Advertised, Dialect};
-use crate::ids::{CallId, ConnId, PostId, ServerId};
+use crate::core::peers::peer::{Advertised, Dialect};
+use crate::ids::{CallId, ConnId, PeerId, PostId, ServerId};
 use crate::limits::{LISTENERS_MAX, LISTENERS_PER_OWNER, STREAM_AFTER};
 use crate::model::fault::{Code, Fault, Outcome};
 use crate::model::principal::Principal;
@@ -35,10 +35,10 @@ pub enum Support {
     /// Nobody has asked yet.
     #[default]
     Unknown,
-    /// An instance of it is being asked.
-    Asked(ServerId),
-    /// It does, and this instance of it serves those who use it.
-    Yes(ServerId),
+    /// A peer of it is being asked.
+    Asked(PeerId),
+    /// It does, and this peer of it serves those who use it.
+    Yes(PeerId),
     No,
 }
 
@@ -120,12 +120,13 @@ impl Core {
             Support::No => self.translate(server, post, &request),
             Support::Asked(_) => self.hold(server, post, request),
             Support::Unknown => {
-                let deadline_ms = self.now.mono_ms + self.servers[&server].definition.request_timeout_ms;
-                if let Err(fault) = self.servers[&server].admits(deadline_ms, self.now) {
+                let main = self.main_of(server);
+                let deadline_ms = self.now.mono_ms + main.definition.request_timeout_ms;
+                if let Err(fault) = main.admits(deadline_ms, self.now) {
                     return self.finish(post, None, 200, fault_message(request.id.get(), &fault));
                 }
                 self.hold(server, post, request);
-                self.start_companion(server);
+                self.start_stateless_peer(server);
             }
         }
     }
@@ -170,32 +171,32 @@ impl Core {
                 self.serve_stateless(server, post, request);
             }
         }
-        if let Support::Yes(companion) = support {
-            self.listen_to(companion);
+        if let Support::Yes(peer) = support {
+            self.listen_to(peer);
         }
     }
 
     // --- a server of the same era -------------------------------------------------------------------------------------
 
-    pub(in crate::core) fn forward_stateless(&mut self, server: ServerId, post: PostId, request: &OwnedRequest) {
-        if !self.check_headers(server, post, request) {
+    pub(in crate::core) fn forward_stateless(&mut self, peer: PeerId, post: PostId, request: &OwnedRequest) {
+        if !self.check_headers(peer, post, request) {
             return;
         }
         let mut token = None;
-        let sent = self.submit(server, Some(&request.owner), None, Caller::Mcp, |call| {
+        let sent = self.submit(peer, Some(&request.owner), None, Caller::Mcp, |call| {
             let (params, own) = minted_token(Some(request.params.as_json()), call);
             token = own;
             jsonrpc::forwarded(call, &request.method, params.as_deref())
         });
-        self.sent_stateless(server, post, request, sent, token, Era::Stateless);
+        self.sent_stateless(peer, post, request, sent, token, Era::Stateless);
     }
 
     /// What a tool says is also in a header must be there, and be the same.
-    fn check_headers(&mut self, server: ServerId, post: PostId, request: &OwnedRequest) -> bool {
+    fn check_headers(&mut self, peer: PeerId, post: PostId, request: &OwnedRequest) -> bool {
         if request.method != "tools/call" {
             return true;
         }
-        match header_mismatch(&self.servers[&server].header_params, request.params.as_json(), &request.param_headers) {
+        match header_mismatch(&self.peers[&peer].header_params, request.params.as_json(), &request.param_headers) {
             None => true,
             Some(message) => {
                 let message = rpc_error(request.id.get(), HEADER_MISMATCH, &message);
@@ -207,7 +208,7 @@ impl Core {
 
     fn sent_stateless(
         &mut self,
-        server: ServerId,
+        peer: PeerId,
         post: PostId,
         request: &OwnedRequest,
         sent: Result<(CallId, u64), Fault>,
@@ -224,7 +225,7 @@ impl Core {
             _ => RequestKind::Plain,
         };
         let forwarded = ForwardedRequest {
-            server,
+            peer,
             post,
             session: None,
             id: request.id.clone(),
@@ -244,8 +245,9 @@ impl Core {
     // --- a server of the other era ------------------------------------------------------------------------------------
 
     fn translate(&mut self, server: ServerId, post: PostId, request: &OwnedRequest) {
+        let peer = self.servers[&server].main;
         if request.method == "server/discover" {
-            let Some(advertised) = &self.servers[&server].advertised else {
+            let Some(advertised) = &self.peers[&peer].advertised else {
                 let fault =
                     Fault::new(Code::Unavailable, "the server has not told who it is yet").retry_after_ms(1_000);
                 return self.finish(post, None, 200, fault_message(request.id.get(), &fault));
@@ -257,18 +259,18 @@ impl Core {
             let message = format!("Method not found: {}", request.method);
             return self.finish(post, None, 404, rpc_error(request.id.get(), METHOD_NOT_FOUND, &message));
         }
-        if !self.check_headers(server, post, request) {
+        if !self.check_headers(peer, post, request) {
             return;
         }
         let mut token = None;
-        let sent = self.submit(server, Some(&request.owner), None, Caller::Mcp, |call| {
+        let sent = self.submit(peer, Some(&request.owner), None, Caller::Mcp, |call| {
             let (params, own) = without_era(request.params.as_json(), call);
             token = own;
             jsonrpc::forwarded(call, &request.method, Some(&params))
         });
-        self.sent_stateless(server, post, request, sent, token, Era::StatelessOverSessions);
+        self.sent_stateless(peer, post, request, sent, token, Era::StatelessOverSessions);
         if request.level.is_some() {
-            self.merge_level(server);
+            self.merge_level(peer);
         }
     }
 
@@ -329,9 +331,9 @@ impl Core {
         self.open_stream(post);
         let ack = filter.acknowledged(id);
         let mut new: BTreeMap<ServerId, Vec<String>> = target.into_iter().map(|server| (server, Vec::new())).collect();
-        for (server, uri) in &uris {
-            let of_it = new.entry(*server).or_default();
-            of_it.extend(Some(uri.clone()).filter(|uri| !self.is_wanted(*server, uri)));
+        for (peer, uri) in &uris {
+            let of_it = new.entry(self.peers[peer].server).or_default();
+            of_it.extend(Some(uri.clone()).filter(|uri| !self.is_wanted(*peer, uri)));
         }
         self.posts.get_mut(&post).expect("just opened").listening = Some(Listening {
             server: target,
@@ -349,36 +351,39 @@ impl Core {
         }
     }
 
-    /// Which server has each of the resources that a client wants to hear of; those that none has are taken out.
+    /// Which main peer has each of the resources that a client wants to hear of; those that none has are taken out.
     fn located(
         &self,
         target: Option<ServerId>,
         sees: &[String],
         uris: &mut BTreeSet<String>,
-    ) -> BTreeSet<(ServerId, String)> {
+    ) -> BTreeSet<(PeerId, String)> {
         if let Some(server) = target {
-            return uris.iter().map(|uri| (server, uri.clone())).collect();
+            let main = self.servers[&server].main;
+            return uris.iter().map(|uri| (main, uri.clone())).collect();
         }
         let mut found = BTreeSet::new();
-        uris.retain(|uri| self.resource_at(uri, sees).map(|at| found.insert(at)).is_ok());
+        let mut at = |(server, own)| found.insert((self.servers[&server].main, own));
+        uris.retain(|uri| self.resource_at(uri, sees).map(&mut at).is_ok());
         found
     }
 
     /// Somebody listens to a server, and to these of its resources as the first.
     fn listened(&mut self, server: ServerId, new: &[String]) {
         match self.servers[&server].support {
-            Support::Yes(companion) if !new.is_empty() => self.listen_to(companion),
+            Support::Yes(peer) if !new.is_empty() => self.listen_to(peer),
             Support::Yes(_) | Support::Asked(_) => {}
             Support::Unknown => {
                 // One that is stopped is not started for those who only listen.
-                let known = &self.servers[&server];
-                if known.desired_up && known.admits(self.now.mono_ms, self.now).is_ok() {
-                    self.start_companion(server);
+                let may_start = self.main_of(server).admits(self.now.mono_ms, self.now).is_ok();
+                if self.servers[&server].desired_up && may_start {
+                    self.start_stateless_peer(server);
                 }
             }
             Support::No => {
+                let main = self.servers[&server].main;
                 for uri in new {
-                    self.tell_server(server, "resources/subscribe", &json!({ "uri": uri }).to_string());
+                    self.tell_server(main, "resources/subscribe", &json!({ "uri": uri }).to_string());
                 }
             }
         }
@@ -386,40 +391,41 @@ impl Core {
 
     pub(in crate::core) fn stopped_listening(&mut self, listening: &Listening) {
         let mut told = None;
-        for (server, uri) in &listening.uris {
-            match self.servers.get(server).map(|server| server.support) {
-                Some(Support::Yes(_)) if told == Some(*server) => {}
-                Some(Support::Yes(companion)) => {
-                    told = Some(*server);
-                    self.listen_to(companion);
+        for (main, uri) in &listening.uris {
+            let known = self.peers.get(main).and_then(|peer| self.servers.get(&peer.server));
+            match known.map(|server| server.support) {
+                Some(Support::Yes(_)) if told == Some(*main) => {}
+                Some(Support::Yes(peer)) => {
+                    told = Some(*main);
+                    self.listen_to(peer);
                 }
                 Some(Support::Asked(_) | Support::Unknown) | None => {}
-                Some(Support::No) => self.unsubscribe_if_last(*server, uri),
+                Some(Support::No) => self.unsubscribe_if_last(*main, uri),
             }
         }
     }
 
     /// The daemon's own subscription at a server without sessions, for all who listen to it. It is no call: nothing
     /// waits for its end, and it takes nobody's place.
-    pub(in crate::core) fn listen_to(&mut self, companion: ServerId) {
-        let Some(server) = self.servers.get(&companion) else { return };
-        let Some(instance) = server.life.ready_instance() else { return };
-        let uris = json!(self.wanted_uris(server.kin.hears_for(companion)));
+    pub(in crate::core) fn listen_to(&mut self, id: PeerId) {
+        let Some(peer) = self.peers.get(&id) else { return };
+        let Some(instance) = peer.life.ready_instance() else { return };
+        let uris = json!(self.wanted_uris(self.subscribed_at(peer)));
         let call = self.calls.mint().0;
         let notifications = format!(
             r#"{{"toolsListChanged":true,"promptsListChanged":true,"resourcesListChanged":true,"resourceSubscriptions":{uris}}}"#
         );
         let params = format!(r#"{{"_meta":{},"notifications":{notifications}}}"#, own_meta());
         self.write(instance, jsonrpc::own_request(call, "subscriptions/listen", &params));
-        let server = self.servers.get_mut(&companion).expect("just seen");
-        if let Some(before) = server.listen.replace(call) {
+        let peer = self.peers.get_mut(&id).expect("just seen");
+        if let Some(before) = peer.listen.replace(call) {
             self.write(instance, jsonrpc::cancelled(before, "another subscription has taken its place"));
         }
     }
 
     /// The params of a request of the daemon's own.
-    pub(in crate::core) fn own_params(&self, server: ServerId) -> String {
-        match self.servers.get(&server).map(|server| server.dialect) {
+    pub(in crate::core) fn own_params(&self, peer: PeerId) -> String {
+        match self.peers.get(&peer).map(|peer| peer.dialect) {
             Some(Dialect::Stateless) => format!(r#"{{"_meta":{}}}"#, own_meta()),
             Some(Dialect::Sessions) | None => "{}".to_string(),
         }

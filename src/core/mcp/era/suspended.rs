@@ -7,7 +7,7 @@ use crate::core::mcp::era::params::given_responses;
 use crate::core::mcp::era::stateless::{OwnedRequest, Support};
 use crate::core::mcp::sessions::{ForwardedRequest, NOBODY};
 use crate::core::mcp::wording::{INVALID_PARAMS, Settled, rpc_error};
-use crate::ids::{CallId, PostId, ServerId};
+use crate::ids::{CallId, PeerId, PostId, ServerId};
 use crate::limits::{CONTENDED_QUESTION_TIMEOUT, KEPT_ANSWERS_BYTES_MAX, KEPT_ANSWERS_MAX, QUESTION_TIMEOUT};
 use crate::wire::jsonrpc::{self, Reply};
 use serde_json::json;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// The answer to a call whose client was away when it came.
 struct Kept {
-    server: ServerId,
+    peer: PeerId,
     owner: Arc<str>,
     until_ms: u64,
     answer: Settled<'static>,
@@ -67,8 +67,8 @@ impl KeptAnswers {
         Some(kept)
     }
 
-    fn take(&mut self, call: CallId, server: ServerId, owner: &str, now_ms: u64) -> Option<Settled<'static>> {
-        let theirs = |kept: &&Kept| kept.server == server && *kept.owner == *owner && kept.until_ms > now_ms;
+    fn take(&mut self, call: CallId, peer: PeerId, owner: &str, now_ms: u64) -> Option<Settled<'static>> {
+        let theirs = |kept: &&Kept| kept.peer == peer && *kept.owner == *owner && kept.until_ms > now_ms;
         self.table.get(&call).filter(theirs)?;
         self.order.retain(|other| *other != call);
         self.remove(call).map(|kept| kept.answer)
@@ -101,15 +101,15 @@ impl Core {
     pub(in crate::core) fn question_patience_ms(&self, call: CallId) -> u64 {
         let suspended = self.forwarded.get(&call).filter(|forwarded| forwarded.post == NOBODY);
         let contended =
-            suspended.and_then(|forwarded| self.servers.get(&forwarded.server)).is_some_and(|s| s.lane.waiting() > 0);
+            suspended.and_then(|forwarded| self.peers.get(&forwarded.peer)).is_some_and(|peer| peer.lane.waiting() > 0);
         let patience = if contended { CONTENDED_QUESTION_TIMEOUT } else { QUESTION_TIMEOUT };
         patience.as_millis() as u64
     }
 
     /// Another call waits for a place: those that nobody may ever come back for have less time from here on.
-    pub(in crate::core) fn hurry_suspended(&mut self, server: ServerId) {
+    pub(in crate::core) fn hurry_suspended(&mut self, peer: PeerId) {
         let until_ms = self.now.mono_ms + CONTENDED_QUESTION_TIMEOUT.as_millis() as u64;
-        for call in self.servers[&server].lane.in_flight().to_vec() {
+        for call in self.peers[&peer].lane.in_flight().to_vec() {
             let suspended = self.forwarded.get(&call).is_some_and(|forwarded| forwarded.post == NOBODY);
             if suspended && self.calls.get(call).is_some_and(|call| call.deadline_ms > until_ms) {
                 self.postpone(call, CONTENDED_QUESTION_TIMEOUT.as_millis() as u64);
@@ -120,21 +120,21 @@ impl Core {
     /// The answer has come before its client did.
     pub(in crate::core) fn keep_answer(&mut self, call: CallId, forwarded: &ForwardedRequest, answer: Settled<'_>) {
         let until_ms = self.now.mono_ms + QUESTION_TIMEOUT.as_millis() as u64;
-        let kept =
-            Kept { server: forwarded.server, owner: Arc::clone(&forwarded.owner), until_ms, answer: answer.kept() };
+        let kept = Kept { peer: forwarded.peer, owner: Arc::clone(&forwarded.owner), until_ms, answer: answer.kept() };
         self.kept.insert(call, kept);
     }
 
     /// The client brings the answers to what its call waits for.
     pub(in crate::core) fn resume_call(&mut self, server: ServerId, post: PostId, request: &OwnedRequest, state: &str) {
+        // Only the main peer's calls are suspended.
+        let main = self.servers[&server].main;
         let ours = self.seal.open(state, &request.owner).and_then(|call| call.parse().ok()).map(CallId);
-        if let Some(answer) = ours.and_then(|call| self.kept.take(call, server, &request.owner, self.now.mono_ms)) {
+        if let Some(answer) = ours.and_then(|call| self.kept.take(call, main, &request.owner, self.now.mono_ms)) {
             return self.finish(post, None, answer.status, answer.message(request.id.get()));
         }
         let waits = |call: &CallId| {
             let forwarded = self.forwarded.get(call)?;
-            (forwarded.server == server && forwarded.owner == request.owner && forwarded.post == NOBODY)
-                .then_some(*call)
+            (forwarded.peer == main && forwarded.owner == request.owner && forwarded.post == NOBODY).then_some(*call)
         };
         let Some(call) = ours.as_ref().and_then(waits) else {
             return match (ours, self.servers[&server].support) {
@@ -171,23 +171,22 @@ impl Core {
 mod tests {
     use super::*;
     use crate::core::mcp::wording::Body;
-    use crate::ids::Uuid;
 
     fn kept(until_ms: u64, size: usize) -> Kept {
         let answer = Settled { status: 200, body: Body::Result(vec![b'x'; size].into()) };
-        Kept { server: ServerId(Uuid::nil()), owner: "me".into(), until_ms, answer }
+        Kept { peer: PeerId(1), owner: "me".into(), until_ms, answer }
     }
 
     #[test]
     fn answers_are_kept_for_their_owner_once_and_within_bounds() {
         const LIFE_MS: u64 = QUESTION_TIMEOUT.as_millis() as u64;
-        let server = ServerId(Uuid::nil());
+        let peer = PeerId(1);
         let mut answers = KeptAnswers::default();
         answers.insert(CallId(1), kept(LIFE_MS, 1));
-        assert!(answers.take(CallId(1), server, "you", 0).is_none(), "another's");
-        assert!(answers.take(CallId(1), server, "me", LIFE_MS).is_none(), "too late");
-        assert!(answers.take(CallId(1), server, "me", 0).is_some());
-        assert!(answers.take(CallId(1), server, "me", 0).is_none(), "once");
+        assert!(answers.take(CallId(1), peer, "you", 0).is_none(), "another's");
+        assert!(answers.take(CallId(1), peer, "me", LIFE_MS).is_none(), "too late");
+        assert!(answers.take(CallId(1), peer, "me", 0).is_some());
+        assert!(answers.take(CallId(1), peer, "me", 0).is_none(), "once");
 
         for call in 0..KEPT_ANSWERS_MAX as u64 + 10 {
             let whose = if call % 2 == 0 { "me" } else { "you" };
@@ -201,7 +200,7 @@ mod tests {
             answers.insert(CallId(call), kept(LIFE_MS, 1));
         }
         assert!(
-            answers.take(CallId(9_998), server, "you", 0).is_some(),
+            answers.take(CallId(9_998), peer, "you", 0).is_some(),
             "nobody loses an answer to somebody else's flood"
         );
         answers.insert(CallId(9_999), kept(LIFE_MS, KEPT_ANSWERS_BYTES_MAX));
