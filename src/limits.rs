@@ -469,7 +469,14 @@ pub const PULL_WAIT: Duration = Duration::from_secs(600);
 // What there is of each thing that peers can make the daemon hold, and what one owner may have of it (`shares.rs`).
 /// Bytes in buffers beyond what each holder may keep anyway. The core and the shell have so much each; with both used up
 /// the daemon still stays below `MEMORY_BUDGET`.
-pub const SHARE_MEMORY: Caps = Caps { whole: 192 * MIB, principal: 64 * MIB, server: 40 * MIB, address: 8 * MIB };
+pub const SHARE_MEMORY: Caps = Caps { whole: 176 * MIB, principal: 64 * MIB, server: 40 * MIB, address: 8 * MIB };
+/// What waits for servers' stdin, and the lines that they are in the middle of. Not of the same whole as what clients hold,
+/// so that neither takes the other's room; a little of both is not counted, for each instance.
+pub const SHARE_UNREAD: Caps = Caps { whole: 80 * MIB, principal: 0, server: STDIN_BACKLOG_MAX, address: 0 };
+pub const SHARE_LINES: Caps = Caps { whole: 80 * MIB, principal: 0, server: 40 * MIB, address: 0 };
+pub const PIPE_BUFFER_FREE: usize = 8 * KIB;
+/// Where there is no room for what waits for servers, the one for which most waits is ended, if it has been behind for so long.
+pub const STDIN_BEHIND_MAX: Duration = WRITE_TIMEOUT;
 /// The memory of the whole daemon (RSS), whatever its peers do; a share for each ledger, and the rest for what is not
 /// counted: the tables, the program, what every connection keeps.
 pub const MEMORY_BUDGET: usize = 768 * MIB;
@@ -588,7 +595,13 @@ const _: () = assert!(8 * LAUNCH_MESSAGE_MAX < PULL_LINE_MAX, "the message fits 
 const _: () = assert!(STORE_STATEMENT_WAIT.as_millis() < STORE_WAIT.as_millis(), "the database gives up first");
 const _: () = assert!(STORE_CONNECT_WAIT.as_millis() < STORE_WAIT.as_millis());
 const _: () = assert!(DECISIONS_KEPT_MAX * 250 < DECISIONS_BYTES_MAX, "each is shorter than that, as text");
-const _: () = assert!(2 * SHARE_MEMORY.whole + SHARE_LISTS.whole < MEMORY_BUDGET);
+const _: () = assert!(
+    2 * SHARE_MEMORY.whole + SHARE_LISTS.whole + SHARE_UNREAD.whole + SHARE_LINES.whole <= MEMORY_BUDGET / 8 * 7
+);
+const _: () =
+    assert!(SHARE_LINES.server >= 2 * (LINE_MAX + BYTES_AT_ONCE) && SHARE_LINES.whole >= 2 * SHARE_LINES.server);
+const _: () = assert!(SHARE_UNREAD.server >= STDIN_BACKLOG_MAX && SHARE_UNREAD.whole >= 2 * SHARE_UNREAD.server);
+const _: () = assert!(SERVERS_MAX * 2 * PIPE_BUFFER_FREE <= MEMORY_BUDGET / 12, "what is not counted is little");
 const _: () = assert!(4 * TOOL_LIST_MAX < SHARE_LISTS.server && TOOL_LIST_MAX < LIST_PAGE_MAX);
 const _: () = assert!(PORT_BUFFER_FREE < PORT_BUFFER);
 const _: () =

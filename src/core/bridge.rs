@@ -4,7 +4,7 @@
 
 use crate::api::auth::Principal;
 use crate::api::fault::{Code, Fault, Outcome};
-use crate::core::calls::{Call, Caller, Extended, Stage};
+use crate::core::calls::{self, Call, Caller, Extended, Stage};
 use crate::core::contract::{Answer, LogSource, Output};
 use crate::core::era_params::{Newer, with_era};
 use crate::core::eras::Support;
@@ -16,10 +16,8 @@ use crate::core::sessions::{Abilities, Again};
 use crate::core::wording::minted_token;
 use crate::core::{Core, Phase, Timer};
 use crate::ids::{CallId, ConnId, InstanceId, ServerId, SessionId};
-use crate::limits::{
-    CONTENDED_CALL_GRACE, LINE_MAX, LOG_LINE_MAX, REQUEST_TIMEOUT_MAX, SERVER_INFO_MAX, STDIN_BACKLOG_MAX,
-};
-use crate::shares::{Owner, Resource};
+use crate::limits::{CONTENDED_CALL_GRACE, LINE_MAX, LOG_LINE_MAX, REQUEST_TIMEOUT_MAX, SERVER_INFO_MAX};
+use crate::shares::{Owner, Resource, Short};
 use crate::wire::json::{Json, JsonBuf};
 use crate::wire::jsonrpc::{self, Message, Reply, Torn};
 use crate::wire::lines::Line;
@@ -296,10 +294,16 @@ impl Core {
         let before = self.outputs.len();
         let (bytes, is_awaited) = match (self.instances.get(&instance).copied(), line) {
             (None, Line::Whole(bytes)) => (bytes.len(), false),
-            (None, Line::TooLong { .. }) => (0, false),
+            (None, Line::TooLong { .. } | Line::NoRoom { .. }) => (0, false),
             (Some(id), Line::Whole(bytes)) => (bytes.len(), self.whole_line_read(id, instance, bytes)),
             (Some(id), Line::TooLong { head, tail }) => {
-                self.too_long(id, instance, head, tail);
+                let what = format!("a line of more than {LINE_MAX} bytes was discarded");
+                self.discarded(id, instance, (head, tail), &what, calls::too_long());
+                (0, false)
+            }
+            (Some(id), Line::NoRoom { head, tail }) => {
+                let what = "a large line was discarded: there was no memory for it";
+                self.discarded(id, instance, (head, tail), what, calls::no_room());
                 (0, false)
             }
         };
@@ -377,7 +381,15 @@ impl Core {
         }
     }
 
-    fn too_long(&mut self, id: ServerId, instance: InstanceId, head: &[u8], tail: &[u8]) {
+    /// Of a line only its ends are left. Whoever waits for it is told by this fault.
+    fn discarded(
+        &mut self,
+        id: ServerId,
+        instance: InstanceId,
+        (head, tail): (&[u8], &[u8]),
+        what: &str,
+        fault: Fault,
+    ) {
         let Some(server) = self.servers.get_mut(&id) else { return };
         let torn = jsonrpc::reply_id_of_torn(head, tail);
         if let Torn::ReplyTo(wire_id) = torn {
@@ -390,14 +402,12 @@ impl Core {
             // With one call out there is hardly a doubt whose answer it was; but it may have been no answer.
             Torn::Unknown => in_flight.first().copied().filter(|_| in_flight.len() == 1),
         };
-        self.noise(id, instance, format!("a line of more than {LINE_MAX} bytes was discarded").as_bytes());
+        self.noise(id, instance, what.as_bytes());
         if let Some(call) = call {
             if torn == Torn::Unknown {
                 self.gave_up(call, self.session_of_call(call));
             }
-            let message = format!("the answer is one line of more than {LINE_MAX} bytes (line_max)");
-            let fault = Fault::new(Code::ResponseTooLarge, message).with("line_max", LINE_MAX);
-            self.end_call(call, Answer::Refused(fault.outcome(Outcome::SentUnknown)));
+            self.end_call(call, Answer::Refused(fault));
         }
     }
 
@@ -443,11 +453,10 @@ impl Core {
     }
 
     /// It was to be sent, but the server has not read what was sent before.
-    pub(super) fn unwritten(&mut self, call_id: CallId) {
+    pub(super) fn unwritten(&mut self, call_id: CallId, short: Short) {
         let Some(call) = self.calls.get(call_id) else { return };
         let name = self.name_of(call.server);
-        let message = format!("{name} does not read: {STDIN_BACKLOG_MAX} bytes wait for it already");
-        let fault = Fault::new(Code::QueueFull, message).outcome(Outcome::NotSent).retry_after_ms(1_000);
+        let fault = calls::unwritten(name, short);
         self.end_call(call_id, Answer::Refused(fault));
     }
 

@@ -12,6 +12,7 @@ pub use crate::core::records::{
     Decision, Snapshot, StoreOp, StoreOutcome, StoredServer, StoredStatus, Token, UnfitServer,
 };
 use crate::ids::{CallId, ConnId, InstanceId, PullId, ServerId, SessionId, StoreSeq};
+use crate::shares::Short;
 use crate::wire::backlog::Shared;
 use crate::wire::json::Json;
 use crate::wire::jsonrpc::Message;
@@ -61,8 +62,9 @@ pub enum Input<'a> {
     /// The port of a server without a bridge takes connections.
     PortOpened { instance: InstanceId },
     LaunchFailed { instance: InstanceId, why: LaunchFault },
-    /// The server reads so little that there was no room for this call; it never left the daemon.
-    Unwritten { call: CallId },
+    /// The server reads so little, or all servers together do, that there was no room for this call; it never left the
+    /// daemon.
+    Unwritten { call: CallId, short: Short },
     LineRead { instance: InstanceId, line: Line<'a> },
     /// Stdout is in the middle of a line.
     Stirred { instance: InstanceId },
@@ -96,7 +98,8 @@ pub enum Output {
     AbandonPull { pull: PullId },
 
     // --- instances
-    Launch { instance: InstanceId, provider: String, definition: Arc<Definition> },
+    /// `server`: whose share it is that the instance takes.
+    Launch { instance: InstanceId, server: ServerId, provider: String, definition: Arc<Definition> },
     /// See when its port answers.
     Knock { instance: InstanceId },
     /// Bytes for the server's stdin, one or more whole messages; of a call, if they are one.

@@ -272,7 +272,7 @@ impl Core {
             Input::StdoutClosed { instance } => self.advance_instance(instance, Event::StdoutClosed),
             Input::StderrRead { instance, bytes } => self.stderr_read(instance, bytes),
             Input::Exited { instance, exit } => self.advance_instance(instance, Event::Exited(exit)),
-            Input::Unwritten { call } => self.unwritten(call),
+            Input::Unwritten { call, short } => self.unwritten(call, short),
             Input::VolumesRemoved { server, outcome } => self.volumes_removed(server, outcome),
             Input::LogRestored { server, entries } => self.log_restored(server, entries),
             Input::Reconfigured { default_provider } => self.settings.prefer(default_provider),
@@ -411,7 +411,8 @@ impl Core {
                 let provider = definition.provider.clone().unwrap_or_else(|| self.settings.providers[0].clone());
                 self.instances.insert(instance, id);
                 self.launching.insert(instance);
-                self.outputs.push_back(Output::Launch { instance, provider, definition });
+                let server = server.kin.parent().unwrap_or(id);
+                self.outputs.push_back(Output::Launch { instance, server, provider, definition });
                 self.outbox_mark(id);
             }
             Action::Greet { instance } => self.greet(id, instance),

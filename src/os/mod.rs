@@ -19,6 +19,7 @@ pub mod notify;
 pub mod pace;
 pub mod pairs;
 pub mod pending;
+pub mod pipe_share;
 pub mod pipes;
 pub mod ports;
 pub mod probes;

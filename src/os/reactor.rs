@@ -169,14 +169,16 @@ impl Reactor {
         match Source::of(event.token()) {
             Source::Listener(index) => self.accept(index, now),
             Source::Client(conn) => self.clients.woke(conn, event, &mut self.core, &mut self.shares, now),
-            Source::Stdin(instance) => self.instances.stdin_writable(instance, self.poll.registry()),
+            Source::Stdin(instance) => {
+                self.instances.stdin_writable(instance, (self.poll.registry(), &mut self.shares, now));
+            }
             Source::Stdout(instance) => {
-                let (ended, registry) = (event.is_read_closed(), self.poll.registry());
-                self.instances.stdout_readable(instance, ended, registry, &mut self.core, now);
+                let with = (self.poll.registry(), &mut self.shares, now);
+                self.instances.stdout_readable(instance, event.is_read_closed(), &mut self.core, with);
             }
             Source::Stderr(instance) => {
-                let (ended, registry) = (event.is_read_closed(), self.poll.registry());
-                self.instances.stderr_readable(instance, ended, registry, &mut self.core, now);
+                let with = (self.poll.registry(), &mut self.shares, now);
+                self.instances.stderr_readable(instance, event.is_read_closed(), &mut self.core, with);
             }
             Source::Pull(pull) => self.pulls.readable(pull, &mut self.core, now),
             Source::Signals => self.signalled(now),
@@ -339,22 +341,28 @@ impl Reactor {
                     self.core.handle(known, now);
                 }
                 Output::AbandonPull { pull } => self.pulls.abandon(pull),
-                Output::Launch { instance, provider, definition } => {
-                    let launched = self.instances.launch(instance, &provider, &definition, self.poll.registry());
+                Output::Launch { instance, server, provider, definition } => {
+                    let registry = self.poll.registry();
+                    let launched = self.instances.launch(instance, server, &provider, &definition, registry);
                     if let Err(why) = launched {
                         self.core.handle(Input::LaunchFailed { instance, why }, now);
                     }
                 }
                 Output::Knock { instance } => self.instances.ports.knock(instance, now),
                 Output::Write { instance, bytes, call } => {
-                    if !self.instances.write(instance, bytes, call.is_some(), self.poll.registry(), now)
+                    let with = (self.poll.registry(), &mut self.shares, now);
+                    if let Err(short) = self.instances.write(instance, bytes, call.is_some(), with)
                         && let Some(call) = call
                     {
-                        self.core.handle(Input::Unwritten { call }, now);
+                        self.core.handle(Input::Unwritten { call, short }, now);
                     }
                 }
-                Output::Reply { instance, bytes } => self.instances.reply(instance, bytes, self.poll.registry()),
-                Output::CloseStdin { instance } => self.instances.close_stdin(instance, self.poll.registry()),
+                Output::Reply { instance, bytes } => {
+                    self.instances.reply(instance, bytes, (self.poll.registry(), &mut self.shares, now));
+                }
+                Output::CloseStdin { instance } => {
+                    self.instances.close_stdin(instance, (self.poll.registry(), &mut self.shares, now));
+                }
                 Output::Signal { instance, signal } => self.instances.signal(instance, signal),
                 Output::Discard { instance } => self.instances.discard(instance, &mut self.shares, now),
                 Output::RemoveVolumes { server, name } => self.instances.remove_volumes(server, name),
@@ -427,7 +435,7 @@ impl Reactor {
 
     fn move_large(&mut self, now: Now) {
         if let Some(most) = self.instances.pace.portion(now.mono_ms) {
-            self.instances.read_large(most, self.poll.registry(), &mut self.core, now);
+            self.instances.read_large(most, &mut self.core, (self.poll.registry(), &mut self.shares, now));
             self.clients.write_large(most, &mut self.core, &mut self.shares, now);
         }
     }

@@ -19,6 +19,7 @@ use stdiod::core::contract::{
 };
 use stdiod::core::definition::{Definition, RestartPolicy};
 use stdiod::ids::{ConnId, InstanceId, PullId, ServerId};
+use stdiod::shares::Short;
 use stdiod::wire::lines::Line;
 
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
@@ -390,7 +391,7 @@ impl World {
                 Output::Write { bytes, call: Some(call), .. }
                     if bytes.windows(12).any(|window| window == br#""tools/call""#) && self.rng.one_in(50) =>
                 {
-                    self.core.handle(Input::Unwritten { call }, self.now);
+                    self.core.handle(Input::Unwritten { call, short: Short::Owner }, self.now);
                 }
                 Output::Write { instance, bytes, .. } | Output::Reply { instance, bytes } => {
                     if let Some(process) = self.processes.get_mut(&instance) {
