@@ -13,7 +13,7 @@
 
 use crate::core::Core;
 use crate::core::contract::{Answer, ExitCause, Input, Now, Output};
-use crate::limits::{ACCEPT_PAUSE, HOLD, LAST_ANSWERS};
+use crate::limits::{ACCEPT_PAUSE, ACCEPTS_AT_ONCE, HOLD, LAST_ANSWERS};
 use crate::os::alarm::Alarm;
 use crate::os::boot::{Boot, Listener};
 use crate::os::clients::Clients;
@@ -45,6 +45,8 @@ pub struct Reactor {
     listeners: Vec<Listener>,
     /// A listener whose accept failed for want of descriptors is tried again after this time.
     accept_again_ms: Option<u64>,
+    /// Listeners at which more may wait, though the kernel will not say so again.
+    unaccepted: Vec<usize>,
     clients: Clients,
     /// Who has how much of what clients and servers can make this process hold.
     shares: Shares,
@@ -81,6 +83,7 @@ impl Reactor {
             alarm: boot.alarm,
             listeners: boot.listeners,
             accept_again_ms: None,
+            unaccepted: Vec::new(),
             clients: boot.clients,
             shares: boot.shares,
             instances: boot.instances,
@@ -111,6 +114,9 @@ impl Reactor {
             now = self.clock.now();
             self.clients.serve_runnable(&mut self.core, &mut self.shares, now);
             self.instances.ports.serve_runnable(&self.core, (self.poll.registry(), &mut self.shares, now));
+            for index in std::mem::take(&mut self.unaccepted) {
+                self.accept(index, now);
+            }
             // The dead first: everything they ever said is read then, and that their pipes are closed is no more news.
             let of_signals = |event: &&Event| Source::of(event.token()) == Source::Signals;
             for event in events.iter().filter(of_signals) {
@@ -140,6 +146,9 @@ impl Reactor {
     /// `now` is the last turn's: a deadline may be late by what that took, and rings then.
     fn sleep_for(&mut self, now: Now) -> io::Result<Option<Duration>> {
         // What the last phase gave the core to do counts too: a client that was dropped may have freed another's slot.
+        if !self.unaccepted.is_empty() {
+            return Ok(Some(Duration::ZERO));
+        }
         if self.clients.has_runnable() || self.instances.ports.has_runnable() || self.core.has_output() {
             return Ok(Some(Duration::ZERO));
         }
@@ -194,8 +203,9 @@ impl Reactor {
     }
 
     fn accept(&mut self, index: usize, now: Now) {
-        // None: it was closed in this very turn, because the daemon is leaving.
-        while let Some(listener) = self.listeners.get(index) {
+        for _ in 0..ACCEPTS_AT_ONCE {
+            // It was closed in this very turn, because the daemon is leaving.
+            let Some(listener) = self.listeners.get(index) else { return };
             match listener.accept() {
                 Ok(Some(came)) => {
                     let registry = self.poll.registry();
@@ -211,6 +221,9 @@ impl Reactor {
                     return;
                 }
             }
+        }
+        if !self.unaccepted.contains(&index) {
+            self.unaccepted.push(index);
         }
     }
 
