@@ -1,5 +1,7 @@
 //! Every bound of the program, in one place. A queue, buffer or wait that is not bounded here is a bug.
 
+mod agreement;
+
 use crate::allowance::Rate;
 use crate::shares::Caps;
 use std::ops::RangeInclusive;
@@ -52,6 +54,9 @@ pub const DESCRIPTORS_FORESEEN: u64 = 4 * KIB as u64;
 pub const CONNECTIONS_REFUSED_MAX: usize = 256;
 /// After an accept that failed: for want of descriptors, most likely.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Connections taken from one listener before everybody else has a turn: a turn costs less than one of them, and a caller
+/// must not wait for all that have queued up.
+pub const ACCEPTS_AT_ONCE: usize = 4;
 /// A unix socket's path: `sun_path` holds 108 bytes with its final zero.
 pub const UNIX_PATH_MAX: usize = 107;
 /// Connections to a unix socket that wait to be accepted; the kernel may keep fewer.
@@ -469,7 +474,14 @@ pub const PULL_WAIT: Duration = Duration::from_secs(600);
 // What there is of each thing that peers can make the daemon hold, and what one owner may have of it (`shares.rs`).
 /// Bytes in buffers beyond what each holder may keep anyway. The core and the shell have so much each; with both used up
 /// the daemon still stays below `MEMORY_BUDGET`.
-pub const SHARE_MEMORY: Caps = Caps { whole: 192 * MIB, principal: 64 * MIB, server: 40 * MIB, address: 8 * MIB };
+pub const SHARE_MEMORY: Caps = Caps { whole: 176 * MIB, principal: 64 * MIB, server: 40 * MIB, address: 8 * MIB };
+/// What waits for servers' stdin, and the lines that they are in the middle of. Not of the same whole as what clients hold,
+/// so that neither takes the other's room; a little of both is not counted, for each instance.
+pub const SHARE_UNREAD: Caps = Caps { whole: 80 * MIB, principal: 0, server: STDIN_BACKLOG_MAX, address: 0 };
+pub const SHARE_LINES: Caps = Caps { whole: 80 * MIB, principal: 0, server: 40 * MIB, address: 0 };
+pub const PIPE_BUFFER_FREE: usize = 8 * KIB;
+/// Where there is no room for what waits for servers, the one for which most waits is ended, if it has been behind for so long.
+pub const STDIN_BEHIND_MAX: Duration = WRITE_TIMEOUT;
 /// The memory of the whole daemon (RSS), whatever its peers do; a share for each ledger, and the rest for what is not
 /// counted: the tables, the program, what every connection keeps.
 pub const MEMORY_BUDGET: usize = 768 * MIB;
@@ -559,43 +571,3 @@ pub const CLIENT_INTERIM_MAX: usize = 16;
 pub const CLIENT_INDENT_MAX: usize = 20;
 /// One attempt of `doctor`, such as a sandbox that runs `true`.
 pub const TRIAL_TIMEOUT: Duration = Duration::from_secs(10);
-
-const _: () = assert!(LINE_HEAD_KEPT + LINE_TAIL_KEPT < LINE_MAX);
-const _: () = assert!(REQUEST_LINE_MAX < HEAD_MAX);
-const _: () = assert!(HEAD_MAX <= u16::MAX as usize, "spans within a head are kept as u16");
-const _: () = assert!(BODY_MAX + HEAD_MAX < STDIN_BACKLOG_MAX, "one call must always fit the pipe's backlog");
-const _: () = assert!(FILES_BYTES_MAX < BODY_MAX, "a definition must fit a request body");
-const _: () = assert!(LINE_MAX >= TOOL_LIST_MAX);
-const _: () = assert!(8 * LAUNCH_MESSAGE_MAX < REPORT_MAX, "the message fits even if every byte is escaped");
-const _: () = assert!(SHARE_MEMORY.principal >= 4 * BODY_MAX, "a few large requests can always come in at once");
-const _: () = assert!(SHARE_MEMORY.principal >= 2 * LINE_MAX && SHARE_MEMORY.whole >= 2 * SHARE_MEMORY.principal);
-const _: () = assert!(WRITE_TIMEOUT.as_secs() < ANSWER_TIMEOUT.as_secs());
-const _: () = assert!(LINGER_SILENCE_MAX.as_secs() < LINGER_TIME_MAX.as_secs());
-const _: () = assert!(2 * LAUNCH_TURN_WAIT.as_secs() < LAUNCH_TIMEOUT.as_secs());
-const _: () = assert!(DRAIN_GRACE.as_secs() < SHUTDOWN_GRACE.as_secs());
-const _: () = assert!(LOG_CHANNEL >= 2 * SERVERS_MAX, "every log can be asked for at boot");
-const _: () = assert!(EVENT_LOG_BYTES < LINE_MAX);
-const _: () = assert!(STREAM_AFTER.as_millis() < KEEP_ALIVE.as_millis());
-const _: () = assert!(LINE_MAX < KEPT_ANSWERS_BYTES_MAX, "any one answer can be kept");
-const _: () = assert!(CONTENDED_QUESTION_TIMEOUT.as_millis() < QUESTION_TIMEOUT.as_millis());
-const _: () = assert!(PRIVATE_INSTANCES_MAX < SESSIONS_MAX);
-const _: () = assert!(LOG_TAIL_DEFAULT <= LOG_LINES_KEPT);
-const _: () = assert!(LOG_RESTORED_BYTES <= LOG_FILE_MAX && LOG_RESTORED_BYTES as usize <= LOG_BYTES_KEPT);
-const _: () = assert!(CLIENT_ANSWER_MAX > LINE_MAX, "the client can take whatever a server may answer");
-const _: () = assert!(CLIENT_LIFECYCLE_WAIT.as_secs() > FETCH_STARTUP_TIMEOUT_DEFAULT.as_secs() + STOP_GRACE.as_secs());
-const _: () = assert!(CLIENT_LIFECYCLE_WAIT.as_secs() > PULL_WAIT.as_secs() + STARTUP_TIMEOUT_DEFAULT.as_secs());
-const _: () = assert!(8 * LAUNCH_MESSAGE_MAX < PULL_LINE_MAX, "the message fits even if every byte is escaped");
-const _: () = assert!(STORE_STATEMENT_WAIT.as_millis() < STORE_WAIT.as_millis(), "the database gives up first");
-const _: () = assert!(STORE_CONNECT_WAIT.as_millis() < STORE_WAIT.as_millis());
-const _: () = assert!(DECISIONS_KEPT_MAX * 250 < DECISIONS_BYTES_MAX, "each is shorter than that, as text");
-const _: () = assert!(2 * SHARE_MEMORY.whole + SHARE_LISTS.whole < MEMORY_BUDGET);
-const _: () = assert!(4 * TOOL_LIST_MAX < SHARE_LISTS.server && TOOL_LIST_MAX < LIST_PAGE_MAX);
-const _: () = assert!(PORT_BUFFER_FREE < PORT_BUFFER);
-const _: () =
-    assert!(PORT_CONNECTIONS_MAX * 3 * PORT_BUFFER_FREE <= MEMORY_BUDGET / 16, "what is not counted is little");
-const _: () = assert!(SHARE_RELAYS.principal < SHARE_RELAYS.server, "one token leaves room at a server for others");
-const _: () = assert!(SHARE_RELAYS.address < SHARE_RELAYS.server);
-const _: () = assert!(RELAY_SILENCE_MAX.as_secs() < ANSWER_TIMEOUT.as_secs());
-const _: () = assert!(SHARE_MEMORY.server > LINE_MAX + 2 * BODY_MAX, "one call in and one answer out always fit");
-const _: () = assert!(SERVER_WORK.at_once < SERVER_WORK.most && SERVER_LOG.at_once <= SERVER_LOG.most);
-const _: () = assert!(STDIN_OWED_MAX < STDIN_BACKLOG_MAX);

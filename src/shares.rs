@@ -70,6 +70,10 @@ pub enum Resource {
     Watchers,
     /// Bytes of what servers offer, kept to be told to clients.
     Lists,
+    /// Bytes that wait for servers' stdin.
+    Unread,
+    /// Bytes of the lines that servers are in the middle of.
+    Lines,
 }
 
 /// How much of one resource there is, and how much of it one owner of each kind may have.
@@ -111,7 +115,7 @@ pub enum Short {
 }
 
 impl Resource {
-    pub const ALL: [Resource; 8] = [
+    pub const ALL: [Resource; 10] = [
         Resource::Memory,
         Resource::Connections,
         Resource::Relays,
@@ -120,6 +124,8 @@ impl Resource {
         Resource::PrivateInstances,
         Resource::Watchers,
         Resource::Lists,
+        Resource::Unread,
+        Resource::Lines,
     ];
 
     /// As planned; a ledger may have less.
@@ -133,6 +139,8 @@ impl Resource {
             Resource::PrivateInstances => limits::SHARE_PRIVATE_INSTANCES,
             Resource::Watchers => limits::SHARE_WATCHERS,
             Resource::Lists => limits::SHARE_LISTS,
+            Resource::Unread => limits::SHARE_UNREAD,
+            Resource::Lines => limits::SHARE_LINES,
         }
     }
 
@@ -146,6 +154,8 @@ impl Resource {
             Resource::PrivateInstances => "private instances",
             Resource::Watchers => "watchers",
             Resource::Lists => "bytes of lists",
+            Resource::Unread => "bytes that servers have not read",
+            Resource::Lines => "bytes of unfinished lines",
         }
     }
 }

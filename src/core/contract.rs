@@ -13,6 +13,7 @@ use crate::model::log::LogEntry;
 use crate::model::news::News;
 use crate::model::principal::Principal;
 use crate::model::records::{Decision, Snapshot, StoreOp, StoreOutcome};
+use crate::shares::Short;
 use crate::wire::lines::Line;
 use std::sync::Arc;
 
@@ -57,8 +58,9 @@ pub enum Input<'a> {
     /// The port of a server without a bridge takes connections.
     PortOpened { instance: InstanceId },
     LaunchFailed { instance: InstanceId, why: LaunchFault },
-    /// The server reads so little that there was no room for this call; it never left the daemon.
-    Unwritten { call: CallId },
+    /// The server reads so little, or all servers together do, that there was no room for this call; it never left the
+    /// daemon.
+    Unwritten { call: CallId, short: Short },
     LineRead { instance: InstanceId, line: Line<'a> },
     /// Stdout is in the middle of a line.
     LineBegun { instance: InstanceId },
@@ -92,7 +94,8 @@ pub enum Output {
     AbandonPull { pull: PullId },
 
     // --- instances
-    Launch { instance: InstanceId, provider: String, definition: Arc<Definition> },
+    /// `server`: whose share it is that the instance takes.
+    Launch { instance: InstanceId, server: ServerId, provider: String, definition: Arc<Definition> },
     /// See when its port answers.
     Knock { instance: InstanceId },
     /// Bytes for the server's stdin, one or more whole messages; of a call, if they are one.

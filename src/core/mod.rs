@@ -37,6 +37,7 @@ use crate::model::records::Snapshot;
 use crate::model::status::LastCrash;
 use crate::shares::Shares;
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Timer {
@@ -245,7 +246,7 @@ impl Core {
             Input::StdoutClosed { instance } => self.advance_instance(instance, Event::StdoutClosed),
             Input::StderrRead { instance, bytes } => self.stderr_read(instance, bytes),
             Input::Exited { instance, exit } => self.advance_instance(instance, Event::Exited(exit)),
-            Input::Unwritten { call } => self.unwritten(call),
+            Input::Unwritten { call, short } => self.unwritten(call, short),
             Input::VolumesRemoved { server, outcome } => self.volumes_removed(server, outcome),
             Input::LogRestored { server, entries } => self.log_restored(server, entries),
             Input::Reconfigured { default_provider } => self.settings.prefer(default_provider),
@@ -384,11 +385,11 @@ impl Core {
             }
             Action::Launch { instance } => {
                 peer.begin_instance();
-                let definition = peer.definition.clone();
+                let (server, definition) = (peer.server, Arc::clone(&peer.definition));
                 let provider = definition.provider.clone().unwrap_or_else(|| self.settings.providers[0].clone());
                 self.instances.insert(instance, id);
                 self.launching.insert(instance);
-                self.outputs.push_back(Output::Launch { instance, provider, definition });
+                self.outputs.push_back(Output::Launch { instance, server, provider, definition });
                 self.outbox_mark(id);
             }
             Action::Greet { instance } => self.greet(id, instance),

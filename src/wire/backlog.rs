@@ -54,6 +54,11 @@ impl Backlog {
         self.parts.iter().map(|part| part.len()).sum::<usize>() - self.written
     }
 
+    /// The memory behind it: what has been written of the first part is let go with its last byte.
+    pub fn held(&self) -> usize {
+        self.len() + self.written
+    }
+
     /// The same without what is there for others too, of which only the place counts.
     pub fn own_len(&self) -> usize {
         let own = |part: &Part| match part {

@@ -22,6 +22,11 @@ pub enum Line<'a> {
         head: &'a [u8],
         tail: &'a [u8],
     },
+    /// As above: it was within the limit, but there was no memory for it.
+    NoRoom {
+        head: &'a [u8],
+        tail: &'a [u8],
+    },
 }
 
 /// Cuts a byte stream into lines. `feed` takes what was read; `next` is called until it gives nothing more.
@@ -55,6 +60,24 @@ struct Discarded {
     head: Vec<u8>,
     tail: Vec<u8>,
     complete: bool,
+    why: Excess,
+}
+
+#[derive(Clone, Copy, Default)]
+enum Excess {
+    #[default]
+    Length,
+    Memory,
+}
+
+impl Discarded {
+    fn line(&self) -> Line<'_> {
+        let (head, tail) = (self.head.as_slice(), self.tail.as_slice());
+        match self.why {
+            Excess::Length => Line::TooLong { head, tail },
+            Excess::Memory => Line::NoRoom { head, tail },
+        }
+    }
 }
 
 impl Default for Lines {
@@ -109,7 +132,10 @@ impl Lines {
         self.forget_consumed();
         let needed = self.have + least;
         if self.buf.len() < needed {
-            self.buf.resize(needed.max(2 * self.buf.len()), 0);
+            // Twice as much each time, but no more than the longest line needs.
+            let size = needed.max((2 * self.buf.len()).min(self.max + BYTES_AT_ONCE));
+            self.buf.reserve_exact(size - self.buf.len());
+            self.buf.resize(size, 0);
         }
         &mut self.buf[self.have..]
     }
@@ -166,8 +192,7 @@ impl Lines {
             self.to_discard -= there;
             self.discard_to(self.start + there, self.to_discard == 0);
             self.searched = self.start;
-            let gone = self.discarding.as_ref().filter(|gone| gone.complete)?;
-            return Some(Line::TooLong { head: &gone.head, tail: &gone.tail });
+            return self.discarding.as_ref().filter(|gone| gone.complete).map(Discarded::line);
         }
         let (begin, end) = (self.start, self.start + self.block?);
         if self.have < end {
@@ -216,8 +241,7 @@ impl Lines {
             if self.discarding.is_some() || end - self.start > self.max {
                 self.discard_to(end, true);
                 self.start = end + 1;
-                let gone = self.discarding.as_ref().expect("just discarded");
-                return Some(Line::TooLong { head: &gone.head, tail: &gone.tail });
+                return self.discarding.as_ref().map(Discarded::line);
             }
             let begin = std::mem::replace(&mut self.start, end + 1);
             let line = self.buf[begin..end].strip_suffix(b"\r").unwrap_or(&self.buf[begin..end]);
@@ -242,6 +266,40 @@ impl Lines {
     /// Bytes of a line that has not ended yet.
     pub fn pending(&self) -> usize {
         self.have - self.start
+    }
+
+    /// The memory that it has, needed or not.
+    pub fn held(&self) -> usize {
+        self.buf.len()
+    }
+
+    /// Gives back what it has and does not need; nothing is lost. Only where that is much: what is needed is copied.
+    pub fn shrink(&mut self) {
+        if self.pending() < self.buf.len() / 2 {
+            self.buf = self.buf[self.start..self.have].to_vec();
+            (self.have, self.searched, self.roomy) = (self.buf.len(), self.searched - self.start, 0);
+            self.start = 0;
+        }
+    }
+
+    /// The line that has begun is discarded to its end: there is no memory for it. For when `next_line` has nothing to give.
+    pub fn give_up(&mut self) {
+        match (self.framing, self.block) {
+            // So little is not worth it.
+            (Framing::ContentLength, None) | (Framing::Auto, _) => return,
+            (Framing::ContentLength, Some(length)) => {
+                self.to_discard = length.saturating_sub(self.pending());
+                self.block = None;
+            }
+            (Framing::Newline, _) if self.is_discarding() => return,
+            (Framing::Newline, _) => {}
+        }
+        self.discard_to(self.have, false);
+        if let Some(line) = &mut self.discarding {
+            line.why = Excess::Memory;
+        }
+        self.searched = self.start;
+        self.shrink();
     }
 
     /// Moves `start..end` out of the buffer into the head and tail of the line being discarded.
@@ -317,6 +375,7 @@ mod tests {
             out.push(match line {
                 Line::Whole(bytes) => (true, bytes.to_vec()),
                 Line::TooLong { head, tail } => (false, [head, b"..", tail].concat()),
+                Line::NoRoom { head, tail } => (false, [head, b"--", tail].concat()),
             });
         }
     }
@@ -413,6 +472,60 @@ mod tests {
     #[test]
     fn lines_become_blocks() {
         assert_eq!(framed(b"{}\n[1]\n"), b"Content-Length: 2\r\n\r\n{}Content-Length: 3\r\n\r\n[1]");
+    }
+
+    #[test]
+    fn a_line_that_is_given_up_is_discarded_to_its_end_and_no_further() {
+        let begun = vec![b'x'; 100_000];
+        for (framing, head, end) in [
+            (Framing::Newline, "", "yy\n"),
+            (Framing::ContentLength, "Content-Length: 100002\r\n\r\n", "yy"),
+            (Framing::Auto, "Content-Length: 100002\r\n\r\n", "yy"),
+        ] {
+            let mut lines = Lines::with_framing(framing);
+            lines.feed(head.as_bytes());
+            lines.feed(&begun);
+            assert_eq!(lines.next_line(), None);
+            assert!(lines.held() >= begun.len());
+            lines.give_up();
+            lines.give_up();
+            assert!(lines.held() < 100 && lines.pending() == 0 && lines.is_discarding(), "{framing:?}");
+            lines.feed(&[end.as_bytes(), head.as_bytes(), &begun, end.as_bytes()].concat());
+            let kept = [vec![b'x'; LINE_HEAD_KEPT], b"--".to_vec(), vec![b'x'; LINE_TAIL_KEPT - 2], b"yy".to_vec()];
+            let mut found = Vec::new();
+            all(&mut lines, &mut found);
+            assert!(found[0] == (false, kept.concat()), "{framing:?}");
+            assert!(found.len() == 2 && found[1].0 && found[1].1.len() == 100_002, "{framing:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_needed_is_given_back_and_nothing_is_lost() {
+        let mut lines = Lines::default();
+        lines.feed(&[vec![b'x'; 1 << 20], b"\none\ntwo\nthr".to_vec()].concat());
+        assert!(matches!(lines.next_line(), Some(Line::Whole(line)) if line.len() == 1 << 20));
+        assert_eq!(lines.next_line(), Some(Line::Whole(b"one")));
+        lines.shrink();
+        assert!(lines.held() < 100);
+        lines.feed(b"ee\n");
+        assert_eq!(lines.next_line(), Some(Line::Whole(b"two")));
+        assert_eq!(lines.next_line(), Some(Line::Whole(b"three")));
+        assert_eq!(lines.next_line(), None);
+        let mut empty = Lines::with_framing(Framing::Auto);
+        empty.shrink();
+        empty.give_up();
+        assert_eq!(empty.next_line(), None);
+    }
+
+    #[test]
+    fn the_longest_line_needs_little_more_than_its_length() {
+        let mut lines = Lines::default();
+        lines.feed(b"x");
+        while lines.pending() < LINE_MAX {
+            let room = lines.room(64 << 10).len();
+            lines.fed(room.min(LINE_MAX - lines.pending()));
+        }
+        assert!(lines.held() <= LINE_MAX + BYTES_AT_ONCE, "{}", lines.held());
     }
 
     #[test]

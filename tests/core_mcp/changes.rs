@@ -9,6 +9,7 @@ use stdiod::ids::InstanceId;
 use stdiod::limits::STOP_GRACE;
 use stdiod::model::fault::Code;
 use stdiod::model::status::Status;
+use stdiod::shares::Short;
 
 fn patch(stage: &mut Stage, name: &str, fields: &Value) -> Status {
     let change = Box::new(Change { fields: fields.as_object().expect("fields").clone() });
@@ -100,17 +101,23 @@ fn a_call_that_finds_no_room_in_its_servers_pipe_was_not_sent() {
     let mut stage = Stage::new();
     stage.register("full", Child::Older, json!({}));
     let method = "\"tools/call\"".to_string();
-    let call = Ask::Call {
+    let asked = || Ask::Call {
         server: named("full"),
         method: serde_json::from_str(&method).expect("JSON"),
         params: None,
         timeout_ms: None,
     };
-    let conn = stage.ask(&someone(), call);
+    let conn = stage.ask(&someone(), asked());
     let (_, written) = stage.asked("tools/call");
     let call = stdiod::ids::CallId(written["id"].as_u64().expect("ours"));
-    stage.handle(Input::Unwritten { call });
+    stage.handle(Input::Unwritten { call, short: Short::Owner });
     let Some(Answer::Refused(fault)) = stage.answered(conn) else { panic!("no answer") };
     assert_eq!((fault.code, &fault.data["outcome"]), (Code::QueueFull, &json!("not_sent")));
-    stage.handle(Input::Unwritten { call });
+    stage.handle(Input::Unwritten { call, short: Short::Whole });
+    let conn = stage.ask(&someone(), asked());
+    let (_, written) = stage.asked("tools/call");
+    let call = stdiod::ids::CallId(written["id"].as_u64().expect("ours"));
+    stage.handle(Input::Unwritten { call, short: Short::Whole });
+    let Some(Answer::Refused(fault)) = stage.answered(conn) else { panic!("no answer") };
+    assert_eq!((fault.code, &fault.data["outcome"]), (Code::Overloaded, &json!("not_sent")));
 }

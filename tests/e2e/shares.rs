@@ -6,7 +6,12 @@ use crate::support::world::weight_of;
 use crate::support::{BASE, Daemon, Http, RUDE, eventually, python, tiny};
 use serde_json::{Value, json};
 use std::time::Duration;
-use stdiod::limits::{BODY_MAX, MEMORY_BUDGET, SHARE_CONNECTIONS, SHARE_MEMORY, SHARE_SESSIONS, SHARE_WATCHERS};
+use stdiod::limits::{
+    BODY_MAX, MEMORY_BUDGET, SHARE_CONNECTIONS, SHARE_LINES, SHARE_MEMORY, SHARE_PRIVATE_INSTANCES, SHARE_SESSIONS,
+    SHARE_UNREAD, SHARE_WATCHERS, STDIN_BEHIND_MAX,
+};
+
+const HOARD: &str = include_str!("../fixtures/hoard.py");
 
 fn token(daemon: &Daemon, name: &str, scope: &str) -> String {
     let made = daemon.cli_json(&["token", "create", name, "--scope", scope]);
@@ -171,4 +176,134 @@ fn a_day_long_call_holds_a_server_only_while_nobody_else_waits() {
     send(&mut waiting, daemon.token(), &format!("{BASE}/slow/call"), &quick);
     let reply = long.read_reply(false).expect("an answer");
     assert_eq!((reply.status, reply.code()), (504, "call_timeout".into()), "{reply}");
+}
+
+/// They begin answers and do not end them: what they hold together is bounded, and whoever says less than they do is heard.
+#[test]
+fn half_lines_of_many_servers_hold_no_more_than_their_share() {
+    const MIB: usize = 15;
+    let daemon = Daemon::start();
+    let names: Vec<String> = (0..2 * SHARE_LINES.whole / (MIB << 20)).map(|n| format!("half{n}")).collect();
+    for name in &names {
+        let mut definition = python(name, "crun", HOARD);
+        definition["max_in_flight"] = json!(2);
+        daemon.register(&definition);
+    }
+    daemon.register(&python("other", "crun", RUDE));
+    let before = weight_of(daemon.pid()).1;
+    let half = json!({"method": "tools/call", "params": {"name": "half", "arguments": {"mib": MIB}}});
+    let begun: Vec<Http> = names
+        .iter()
+        .map(|name| {
+            let mut http = daemon.http();
+            send(&mut http, daemon.token(), &format!("{BASE}/{name}/call"), &half);
+            let logs = || daemon.get(&format!("{BASE}/{name}/logs")).body_text();
+            let is_begun = eventually(Duration::from_secs(30), || logs().contains("half of it is written"));
+            assert!(is_begun, "{name}: {}", logs());
+            http
+        })
+        .collect();
+    let grown = weight_of(daemon.pid()).1.saturating_sub(before);
+    assert!(grown < SHARE_LINES.whole as u64 + SLACK, "the daemon has grown by {grown}");
+    assert!(weight_of(daemon.pid()).1 < MEMORY_BUDGET as u64);
+    daemon.wait_log(&["bytes discarded: no room"]);
+    for mib in [1, MIB / 2] {
+        let reply = daemon.tool("other", "long_line", json!({ "mib": mib }));
+        assert_eq!(reply.status, 200, "somebody who says less: {}", reply.code());
+    }
+    let (mut whole, mut refused) = (0, 0);
+    for (name, mut http) in names.iter().zip(begun) {
+        daemon.text(name, "end", json!({}));
+        let reply = http.read_reply(false).expect("an answer");
+        match reply.status {
+            200 => whole += 1,
+            _ => {
+                assert_eq!((reply.status, reply.code()), (503, "overloaded".into()), "{reply}");
+                assert_eq!(reply.json()["error"]["data"]["outcome"], "sent_unknown");
+                refused += 1;
+            }
+        }
+    }
+    let kept = SHARE_LINES.whole / (MIB << 20);
+    assert!(whole + 1 >= kept && refused >= kept, "{whole} were kept, {refused} had to make room");
+    // All of it is free again.
+    assert_eq!(daemon.tool("half0", "long", json!({ "mib": MIB })).status, 200);
+}
+
+/// They read nothing: what waits for all of them is bounded, and they are ended when others need the room.
+#[test]
+fn what_waits_for_servers_that_read_nothing_is_no_more_than_its_share() {
+    let daemon = Daemon::start();
+    let names: Vec<String> = (0..2 * SHARE_UNREAD.whole / SHARE_UNREAD.server).map(|n| format!("deaf{n}")).collect();
+    for name in &names {
+        let mut definition = python(name, "crun", HOARD);
+        (definition["max_in_flight"], definition["timeouts"]) = (json!(16), json!({"request_ms": 300_000}));
+        daemon.register(&definition);
+    }
+    daemon.register(&python("other", "crun", HOARD));
+    let before = weight_of(daemon.pid()).1;
+    let large = json!({"method": "tools/call", "params": {"name": "long", "arguments": {"mib": 0}, "x": "y".repeat(BODY_MAX - 1000)}});
+    let (mut held, mut own, mut whole) = (Vec::new(), 0, 0);
+    for name in &names {
+        assert_eq!(daemon.text(name, "deaf", json!({})), "from here on");
+        for _ in 0..=SHARE_UNREAD.server / BODY_MAX {
+            let mut http = daemon.http();
+            send(&mut http, daemon.token(), &format!("{BASE}/{name}/call"), &large);
+            if !http.has_answer_within(Duration::from_millis(700)) {
+                held.push(http);
+                continue;
+            }
+            let reply = http.read_reply(false).expect("an answer");
+            assert_eq!(reply.json()["error"]["data"]["outcome"], "not_sent", "{reply}");
+            match (reply.status, reply.json()["error"]["code"].as_str().unwrap_or("none")) {
+                (429, "queue_full") => own += 1,
+                (503, "overloaded") => whole += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    assert!(own >= 1 && whole >= 2, "{} wait, {own} found no room of the server's, {whole} none at all", held.len());
+    let grown = weight_of(daemon.pid()).1.saturating_sub(before);
+    assert!(grown < SHARE_UNREAD.whole as u64 + SLACK, "the daemon has grown by {grown}");
+    assert!(weight_of(daemon.pid()).1 < MEMORY_BUDGET as u64);
+    assert_eq!(daemon.tool("other", "long", json!({"mib": 1})).status, 200, "a small call has its room");
+    let arrives = || daemon.request("POST", &format!("{BASE}/other/call"), Some(&large)).status == 200;
+    assert!(eventually(2 * STDIN_BEHIND_MAX, arrives), "{}", daemon.log_tail());
+    assert!(daemon.log_contains("bytes wait for it, and there is no room for more"), "{}", daemon.log_tail());
+}
+
+#[test]
+fn one_token_takes_neither_all_private_instances_nor_another_ones() {
+    let daemon = Daemon::start();
+    let mut definition = tiny("own", "crun");
+    definition["shared"] = json!(false);
+    daemon.register(&definition);
+    let connect = |token: &str| {
+        let mut client = McpClient::new(&daemon, "/mcp/own");
+        client.token = token.to_string();
+        let answer = client.initialize(json!({}));
+        assert!(answer["result"]["protocolVersion"].is_string(), "{answer}");
+        client
+    };
+    let instances = || daemon.processes("/app/tiny.sh") - 1;
+    let [greedy, other] = ["greedy", "other"].map(|name| token(&daemon, name, "mcp:call"));
+    let of_other = connect(&other);
+    assert_eq!(of_other.ask("ping", json!({}))["result"], json!({}));
+    let taken: Vec<McpClient> = (0..SHARE_PRIVATE_INSTANCES.principal + 6).map(|_| connect(&greedy)).collect();
+    let of_greedy = || instances() - 1;
+    assert!(
+        eventually(Duration::from_secs(30), || of_greedy() <= SHARE_PRIVATE_INSTANCES.principal),
+        "{} instances of one token",
+        of_greedy()
+    );
+    assert_eq!(taken[taken.len() - 1].ask("ping", json!({}))["result"], json!({}));
+    // Its own oldest have made room, and nobody else's.
+    let gone =
+        taken.iter().filter(|client| client.post(&json!({"jsonrpc": "2.0", "id": 1, "method": "ping"})).status == 404);
+    assert_eq!(gone.count(), 6);
+    assert_eq!(of_other.ask("ping", json!({}))["result"], json!({}), "its session is still there");
+    let more: Vec<McpClient> = (0..4).map(|_| connect(&other)).collect();
+    for client in &more {
+        assert_eq!(client.ask("ping", json!({}))["result"], json!({}), "and has room for more");
+    }
 }

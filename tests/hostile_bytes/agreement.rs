@@ -78,7 +78,7 @@ fn all(framing: Framing, pieces: &[&[u8]]) -> Vec<Vec<u8>> {
         while let Some(line) = lines.next_line() {
             found.push(match line {
                 Line::Whole(line) => line.to_vec(),
-                Line::TooLong { head, tail } => [b"long", head, tail].concat(),
+                Line::TooLong { head, tail } | Line::NoRoom { head, tail } => [b"long", head, tail].concat(),
             });
         }
     }

@@ -180,7 +180,7 @@ fn lines<'b>(framing: Framing, pieces: impl Iterator<Item = &'b [u8]>) {
         while let Some(line) = lines.next_line() {
             match line {
                 Line::Whole(line) => drop(black_box(line)),
-                Line::TooLong { head, tail } => drop(black_box((head, tail))),
+                Line::TooLong { head, tail } | Line::NoRoom { head, tail } => drop(black_box((head, tail))),
             }
         }
     }

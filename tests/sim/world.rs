@@ -22,6 +22,7 @@ use stdiod::model::news::{News, NewsKind};
 use stdiod::model::principal::Principal;
 use stdiod::model::records::StoreOp;
 use stdiod::model::status::{Status, StatusView};
+use stdiod::shares::Short;
 use stdiod::wire::lines::Line;
 
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
@@ -393,7 +394,7 @@ impl World {
                 Output::Write { bytes, call: Some(call), .. }
                     if bytes.windows(12).any(|window| window == br#""tools/call""#) && self.rng.one_in(50) =>
                 {
-                    self.core.handle(Input::Unwritten { call }, self.now);
+                    self.core.handle(Input::Unwritten { call, short: Short::Owner }, self.now);
                 }
                 Output::Write { instance, bytes, .. } | Output::Reply { instance, bytes } => {
                     if let Some(process) = self.processes.get_mut(&instance) {

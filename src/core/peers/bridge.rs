@@ -11,17 +11,15 @@ use crate::core::mcp::era::params::{Newer, with_era};
 use crate::core::mcp::era::stateless::Support;
 use crate::core::mcp::sessions::{Abilities, InputRounds};
 use crate::core::mcp::wording::minted_token;
-use crate::core::peers::calls::{Call, Caller, Extended, Stage};
+use crate::core::peers::calls::{self, Call, Caller, Extended, Stage};
 use crate::core::peers::peer::{Advertised, Dialect, Hello, Refusal, Role};
 use crate::core::{Core, Phase, Timer};
 use crate::ids::{CallId, ConnId, InstanceId, PeerId, ServerId, SessionId};
-use crate::limits::{
-    CONTENDED_CALL_GRACE, LINE_MAX, LOG_LINE_MAX, REQUEST_TIMEOUT_MAX, SERVER_INFO_MAX, STDIN_BACKLOG_MAX,
-};
+use crate::limits::{CONTENDED_CALL_GRACE, LINE_MAX, LOG_LINE_MAX, REQUEST_TIMEOUT_MAX, SERVER_INFO_MAX};
 use crate::model::fault::{Code, Fault, Outcome};
 use crate::model::log::LogSource;
 use crate::model::principal::Principal;
-use crate::shares::{Owner, Resource};
+use crate::shares::{Owner, Resource, Short};
 use crate::wire::json::{Json, JsonBuf};
 use crate::wire::jsonrpc::{self, Message, Reply, Torn};
 use crate::wire::lines::Line;
@@ -308,10 +306,16 @@ impl Core {
         let before = self.outputs.len();
         let (bytes, is_awaited) = match (self.instances.get(&instance).copied(), line) {
             (None, Line::Whole(bytes)) => (bytes.len(), false),
-            (None, Line::TooLong { .. }) => (0, false),
+            (None, Line::TooLong { .. } | Line::NoRoom { .. }) => (0, false),
             (Some(id), Line::Whole(bytes)) => (bytes.len(), self.whole_line_read(id, instance, bytes)),
             (Some(id), Line::TooLong { head, tail }) => {
-                self.too_long(id, instance, head, tail);
+                let what = format!("a line of more than {LINE_MAX} bytes was discarded");
+                self.discarded(id, instance, (head, tail), &what, calls::too_long());
+                (0, false)
+            }
+            (Some(id), Line::NoRoom { head, tail }) => {
+                let what = "a large line was discarded: there was no memory for it";
+                self.discarded(id, instance, (head, tail), what, calls::no_room());
                 (0, false)
             }
         };
@@ -389,7 +393,8 @@ impl Core {
         }
     }
 
-    fn too_long(&mut self, id: PeerId, instance: InstanceId, head: &[u8], tail: &[u8]) {
+    /// Of a line only its ends are left. Whoever waits for it is told by this fault.
+    fn discarded(&mut self, id: PeerId, instance: InstanceId, (head, tail): (&[u8], &[u8]), what: &str, fault: Fault) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         let torn = jsonrpc::reply_id_of_torn(head, tail);
         if let Torn::ReplyTo(wire_id) = torn {
@@ -402,14 +407,12 @@ impl Core {
             // With one call out there is hardly a doubt whose answer it was; but it may have been no answer.
             Torn::Unknown => in_flight.first().copied().filter(|_| in_flight.len() == 1),
         };
-        self.noise(id, instance, format!("a line of more than {LINE_MAX} bytes was discarded").as_bytes());
+        self.noise(id, instance, what.as_bytes());
         if let Some(call) = call {
             if torn == Torn::Unknown {
                 self.gave_up(call, self.session_of_call(call));
             }
-            let message = format!("the answer is one line of more than {LINE_MAX} bytes (line_max)");
-            let fault = Fault::new(Code::ResponseTooLarge, message).with("line_max", LINE_MAX);
-            self.end_call(call, Answer::Refused(fault.outcome(Outcome::SentUnknown)));
+            self.end_call(call, Answer::Refused(fault));
         }
     }
 
@@ -454,11 +457,10 @@ impl Core {
     }
 
     /// It was to be sent, but the server has not read what was sent before.
-    pub(in crate::core) fn unwritten(&mut self, call_id: CallId) {
+    pub(in crate::core) fn unwritten(&mut self, call_id: CallId, short: Short) {
         let Some(call) = self.calls.get(call_id) else { return };
         let name = self.name_of(call.peer);
-        let message = format!("{name} does not read: {STDIN_BACKLOG_MAX} bytes wait for it already");
-        let fault = Fault::new(Code::QueueFull, message).outcome(Outcome::NotSent).retry_after_ms(1_000);
+        let fault = calls::unwritten(name, short);
         self.end_call(call_id, Answer::Refused(fault));
     }
 

@@ -5,6 +5,9 @@
 use crate::core::peers::listings::Listing;
 use crate::core::peers::unanswered::Unanswered;
 use crate::ids::{CallId, ConnId, IdMap, InstanceId, PeerId};
+use crate::limits::{LINE_MAX, OVERLOAD_RETRY};
+use crate::model::fault::{Code, Fault, Outcome};
+use crate::shares::Short;
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -223,6 +226,34 @@ impl Lane {
         let others_wait = |extended: &Extended| self.waiting_by.keys().any(|name| *name != extended.by);
         self.extended.iter().filter(move |e| self.in_flight.contains(&e.call) && others_wait(e))
     }
+}
+
+/// An answer that is one line over the limit.
+pub fn too_long() -> Fault {
+    let message = format!("the answer is one line of more than {LINE_MAX} bytes (line_max)");
+    Fault::new(Code::ResponseTooLarge, message).with("line_max", LINE_MAX).outcome(Outcome::SentUnknown)
+}
+
+/// An answer for which there was no memory.
+pub fn no_room() -> Fault {
+    let message = "the answer is large, and servers say so much at once that there was no memory for it";
+    let fault = Fault::new(Code::Overloaded, message).outcome(Outcome::SentUnknown);
+    fault.retry_after_ms(OVERLOAD_RETRY.as_millis() as u64)
+}
+
+/// A call that found no room on its way to the server of this name.
+pub fn unwritten(name: &str, short: Short) -> Fault {
+    let fault = match short {
+        Short::Owner => {
+            let message = format!("{name} does not read: as much as may wait for it does so already");
+            Fault::new(Code::QueueFull, message).retry_after_ms(1_000)
+        }
+        Short::Whole => {
+            let message = format!("{name}: the call is large, and too much waits for servers that do not read");
+            Fault::new(Code::Overloaded, message).retry_after_ms(OVERLOAD_RETRY.as_millis() as u64)
+        }
+    };
+    fault.outcome(Outcome::NotSent)
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@
 use crate::api::response::Answer;
 use crate::core::Core;
 use crate::core::contract::{Input, Now, Output};
-use crate::limits::{ACCEPT_PAUSE, HOLD, LAST_ANSWERS};
+use crate::limits::{ACCEPT_PAUSE, ACCEPTS_AT_ONCE, HOLD, LAST_ANSWERS};
 use crate::model::instance::ExitCause;
 use crate::os::children::database::Database;
 use crate::os::children::probes::{Probes, Verdict};
@@ -47,6 +47,8 @@ pub struct Reactor {
     listeners: Vec<Listener>,
     /// A listener whose accept failed for want of descriptors is tried again after this time.
     accept_again_ms: Option<u64>,
+    /// Listeners at which more may wait, though the kernel will not say so again.
+    unaccepted: Vec<usize>,
     clients: Clients,
     /// Who has how much of what clients and servers can make this process hold.
     shares: Shares,
@@ -83,6 +85,7 @@ impl Reactor {
             alarm: boot.alarm,
             listeners: boot.listeners,
             accept_again_ms: None,
+            unaccepted: Vec::new(),
             clients: boot.clients,
             shares: boot.shares,
             instances: boot.instances,
@@ -113,6 +116,9 @@ impl Reactor {
             now = self.clock.now();
             self.clients.serve_runnable(&mut self.core, &mut self.shares, now);
             self.instances.ports.serve_runnable(&self.core, (self.poll.registry(), &mut self.shares, now));
+            for index in std::mem::take(&mut self.unaccepted) {
+                self.accept(index, now);
+            }
             // The dead first: everything they ever said is read then, and that their pipes are closed is no more news.
             let of_signals = |event: &&Event| Source::of(event.token()) == Source::Signals;
             for event in events.iter().filter(of_signals) {
@@ -142,6 +148,9 @@ impl Reactor {
     /// `now` is the last turn's: a deadline may be late by what that took, and rings then.
     fn sleep_for(&mut self, now: Now) -> io::Result<Option<Duration>> {
         // What the last phase gave the core to do counts too: a client that was dropped may have freed another's slot.
+        if !self.unaccepted.is_empty() {
+            return Ok(Some(Duration::ZERO));
+        }
         if self.clients.has_runnable() || self.instances.ports.has_runnable() || self.core.has_output() {
             return Ok(Some(Duration::ZERO));
         }
@@ -171,14 +180,16 @@ impl Reactor {
         match Source::of(event.token()) {
             Source::Listener(index) => self.accept(index, now),
             Source::Client(conn) => self.clients.woke(conn, event, &mut self.core, &mut self.shares, now),
-            Source::Stdin(instance) => self.instances.stdin_writable(instance, self.poll.registry()),
+            Source::Stdin(instance) => {
+                self.instances.stdin_writable(instance, (self.poll.registry(), &mut self.shares, now));
+            }
             Source::Stdout(instance) => {
-                let (ended, registry) = (event.is_read_closed(), self.poll.registry());
-                self.instances.stdout_readable(instance, ended, registry, &mut self.core, now);
+                let with = (self.poll.registry(), &mut self.shares, now);
+                self.instances.stdout_readable(instance, event.is_read_closed(), &mut self.core, with);
             }
             Source::Stderr(instance) => {
-                let (ended, registry) = (event.is_read_closed(), self.poll.registry());
-                self.instances.stderr_readable(instance, ended, registry, &mut self.core, now);
+                let with = (self.poll.registry(), &mut self.shares, now);
+                self.instances.stderr_readable(instance, event.is_read_closed(), &mut self.core, with);
             }
             Source::Pull(pull) => self.pulls.readable(pull, &mut self.core, now),
             Source::Signals => self.signalled(now),
@@ -194,8 +205,9 @@ impl Reactor {
     }
 
     fn accept(&mut self, index: usize, now: Now) {
-        // None: it was closed in this very turn, because the daemon is leaving.
-        while let Some(listener) = self.listeners.get(index) {
+        for _ in 0..ACCEPTS_AT_ONCE {
+            // It was closed in this very turn, because the daemon is leaving.
+            let Some(listener) = self.listeners.get(index) else { return };
             match listener.accept() {
                 Ok(Some(came)) => {
                     let registry = self.poll.registry();
@@ -211,6 +223,9 @@ impl Reactor {
                     return;
                 }
             }
+        }
+        if !self.unaccepted.contains(&index) {
+            self.unaccepted.push(index);
         }
     }
 
@@ -341,22 +356,28 @@ impl Reactor {
                     self.core.handle(known, now);
                 }
                 Output::AbandonPull { pull } => self.pulls.abandon(pull),
-                Output::Launch { instance, provider, definition } => {
-                    let launched = self.instances.launch(instance, &provider, &definition, self.poll.registry());
+                Output::Launch { instance, server, provider, definition } => {
+                    let registry = self.poll.registry();
+                    let launched = self.instances.launch(instance, server, &provider, &definition, registry);
                     if let Err(why) = launched {
                         self.core.handle(Input::LaunchFailed { instance, why }, now);
                     }
                 }
                 Output::Knock { instance } => self.instances.ports.knock(instance, now),
                 Output::Write { instance, bytes, call } => {
-                    if !self.instances.write(instance, bytes, call.is_some(), self.poll.registry(), now)
+                    let with = (self.poll.registry(), &mut self.shares, now);
+                    if let Err(short) = self.instances.write(instance, bytes, call.is_some(), with)
                         && let Some(call) = call
                     {
-                        self.core.handle(Input::Unwritten { call }, now);
+                        self.core.handle(Input::Unwritten { call, short }, now);
                     }
                 }
-                Output::Reply { instance, bytes } => self.instances.reply(instance, bytes, self.poll.registry()),
-                Output::CloseStdin { instance } => self.instances.close_stdin(instance, self.poll.registry()),
+                Output::Reply { instance, bytes } => {
+                    self.instances.reply(instance, bytes, (self.poll.registry(), &mut self.shares, now));
+                }
+                Output::CloseStdin { instance } => {
+                    self.instances.close_stdin(instance, (self.poll.registry(), &mut self.shares, now));
+                }
                 Output::Signal { instance, signal } => self.instances.signal(instance, signal),
                 Output::Discard { instance } => self.instances.discard(instance, &mut self.shares, now),
                 Output::RemoveVolumes { server, name } => self.instances.remove_volumes(server, name),
@@ -429,7 +450,7 @@ impl Reactor {
 
     fn move_large(&mut self, now: Now) {
         if let Some(most) = self.instances.pace.portion(now.mono_ms) {
-            self.instances.read_large(most, self.poll.registry(), &mut self.core, now);
+            self.instances.read_large(most, &mut self.core, (self.poll.registry(), &mut self.shares, now));
             self.clients.write_large(most, &mut self.core, &mut self.shares, now);
         }
     }

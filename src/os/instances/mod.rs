@@ -5,13 +5,14 @@
 pub mod disk_guard;
 pub mod meter;
 pub mod pace;
+pub mod pipe_share;
 pub mod pipes;
 pub mod reading;
 
 use crate::core::Core;
 use crate::core::contract::{Input, Now};
 use crate::ids::{IdMap, InstanceId, ServerId};
-use crate::limits::{BYTES_AT_ONCE, STDOUT_PIPE, WORK_PER_CALL};
+use crate::limits::{BYTES_AT_ONCE, PIPE_BUFFER_FREE, STDIN_BEHIND_MAX, STDOUT_PIPE, WORK_PER_CALL};
 use crate::model::definition::Definition;
 use crate::model::instance::{Exit, ExitCause, LaunchFault, LaunchFaultKind, StopSignal};
 use crate::model::status::Usage;
@@ -28,7 +29,7 @@ use crate::os::net::ports::Ports;
 use crate::sandbox::container::plan::{LaunchPlan, Layout, Networking, Report, Runtime, RuntimeKind};
 use crate::sandbox::container::signal;
 use crate::sandbox::host::cgroup::{CgroupFiles, Hierarchies, oom_kills_of_host};
-use crate::shares::Shares;
+use crate::shares::{Owner, Shares, Short};
 use mio::Registry;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
@@ -93,10 +94,13 @@ impl Hosted {
 
 /// Once, however many follow: how many is told when it reads again.
 fn tell_dropped(instance: InstanceId, written: Written) {
-    if written == Written::Dropped(1) {
+    if matches!(written, Written::Dropped(1, _)) {
         log::warn!("instance={instance} reads nothing: messages to it are dropped");
     }
 }
+
+/// What is needed to listen to a pipe or not, and to count what it holds.
+type With<'a> = (&'a Registry, &'a mut Shares, Now);
 
 enum Process {
     /// The launcher and its report.
@@ -188,6 +192,7 @@ impl Instances {
     pub fn launch(
         &mut self,
         instance: InstanceId,
+        server: ServerId,
         provider: &str,
         definition: &Definition,
         registry: &Registry,
@@ -202,7 +207,8 @@ impl Instances {
         };
         let container_id = format!("{}-{instance}", self.settings.boot_id);
         self.ports.publish(instance, &definition.ports, registry)?;
-        let (pipes, far) = Pipes::open(instance, definition.framing, registry).map_err(internal)?;
+        let (pipes, far) =
+            Pipes::open(instance, Owner::Server(server), definition.framing, registry).map_err(internal)?;
         let plan = LaunchPlan {
             container_id: container_id.clone(),
             definition: definition.clone(),
@@ -232,17 +238,16 @@ impl Instances {
         Ok(())
     }
 
-    /// False: it was dropped.
+    /// An error: it was dropped.
     pub fn write(
         &mut self,
         instance: InstanceId,
         bytes: Vec<u8>,
         of_call: bool,
-        registry: &Registry,
-        now: Now,
-    ) -> bool {
+        (registry, shares, now): With<'_>,
+    ) -> Result<(), Short> {
         // Its end is on its way to the core, and tells more.
-        let Some(hosted) = self.map.get_mut(&instance) else { return true };
+        let Some(hosted) = self.map.get_mut(&instance) else { return Ok(()) };
         hosted.flow.asked = true;
         if !hosted.flow.large && !hosted.flow.last_was_large {
             self.pace.asked(instance, now.mono_ms);
@@ -250,18 +255,34 @@ impl Instances {
         if of_call {
             hosted.pipes.stdout.allowance.grant(WORK_PER_CALL);
         }
-        let written = hosted.pipes.write(bytes);
+        let written = hosted.pipes.write(bytes, shares, now.mono_ms);
         if matches!(hosted.pipes.stdout.held, Held::ForStdin) {
             self.follow_stdin(instance, registry);
         }
+        let Written::Dropped(_, short) = written else { return Ok(()) };
         tell_dropped(instance, written);
-        written == Written::Taken
+        if short == Short::Whole {
+            self.end_furthest_behind(now);
+        }
+        Err(short)
+    }
+
+    /// There is no room for what waits for servers. The one that holds most of it has had its time to read; killed, it is a
+    /// crash like any other.
+    fn end_furthest_behind(&mut self, now: Now) {
+        let most = self.map.iter().max_by_key(|(_, hosted)| hosted.pipes.share.unread());
+        let Some((&instance, hosted)) = most else { return };
+        if hosted.pipes.share.behind_ms(now.mono_ms) >= STDIN_BEHIND_MAX.as_millis() as u64 {
+            let unread = hosted.pipes.share.unread();
+            log::error!("instance={instance} is killed: {unread} bytes wait for it, and there is no room for more");
+            self.signal(instance, StopSignal::Kill);
+        }
     }
 
     /// An answer to what it asked itself.
-    pub fn reply(&mut self, instance: InstanceId, bytes: Vec<u8>, registry: &Registry) {
+    pub fn reply(&mut self, instance: InstanceId, bytes: Vec<u8>, (registry, shares, now): With<'_>) {
         let Some(hosted) = self.map.get_mut(&instance) else { return };
-        tell_dropped(instance, hosted.pipes.reply(bytes));
+        tell_dropped(instance, hosted.pipes.reply(bytes, shares, now.mono_ms));
         self.follow_stdin(instance, registry);
     }
 
@@ -277,9 +298,9 @@ impl Instances {
         }
     }
 
-    pub fn close_stdin(&mut self, instance: InstanceId, registry: &Registry) {
+    pub fn close_stdin(&mut self, instance: InstanceId, (registry, shares, now): With<'_>) {
         if let Some(hosted) = self.map.get_mut(&instance) {
-            hosted.pipes.close_stdin();
+            hosted.pipes.close_stdin(shares, now.mono_ms);
             self.follow_stdin(instance, registry);
         }
     }
@@ -309,7 +330,8 @@ impl Instances {
 
     pub fn discard(&mut self, instance: InstanceId, shares: &mut Shares, now: Now) {
         self.ports.withdraw(instance, shares, now);
-        if let Some(hosted) = self.map.remove(&instance) {
+        if let Some(mut hosted) = self.map.remove(&instance) {
+            hosted.pipes.share.give_back(shares);
             self.meter.forget(instance);
             self.chores.add(Work::Container(hosted.container_id));
         }
@@ -370,56 +392,42 @@ impl Instances {
 
     // --- what the kernel says -----------------------------------------------------------------------------------
 
-    pub fn stdin_writable(&mut self, instance: InstanceId, registry: &Registry) {
+    pub fn stdin_writable(&mut self, instance: InstanceId, (registry, shares, now): With<'_>) {
         if let Some(hosted) = self.map.get_mut(&instance) {
-            hosted.pipes.flush();
+            hosted.pipes.flush(shares, now.mono_ms);
             self.follow_stdin(instance, registry);
         }
     }
 
-    pub fn stdout_readable(
-        &mut self,
-        instance: InstanceId,
-        ended: bool,
-        registry: &Registry,
-        core: &mut Core,
-        now: Now,
-    ) {
+    pub fn stdout_readable(&mut self, instance: InstanceId, ended: bool, core: &mut Core, with: With<'_>) {
         if let Some(hosted) = self.map.get_mut(&instance) {
             hosted.pipes.stdout.woke(ended);
-            self.readable(instance, registry, core, now);
+            self.readable(instance, core, with);
         }
     }
 
-    pub fn stderr_readable(
-        &mut self,
-        instance: InstanceId,
-        ended: bool,
-        registry: &Registry,
-        core: &mut Core,
-        now: Now,
-    ) {
+    pub fn stderr_readable(&mut self, instance: InstanceId, ended: bool, core: &mut Core, with: With<'_>) {
         if let Some(hosted) = self.map.get_mut(&instance) {
             hosted.pipes.stderr.woke(ended);
-            self.readable(instance, registry, core, now);
+            self.readable(instance, core, with);
         }
     }
 
-    fn readable(&mut self, instance: InstanceId, registry: &Registry, core: &mut Core, now: Now) {
+    fn readable(&mut self, instance: InstanceId, core: &mut Core, with: With<'_>) {
         if self.map.get(&instance).is_some_and(|hosted| hosted.flow.large) {
             self.pace.heard(instance);
             self.go_on_later(instance);
         } else {
-            self.read(instance, BYTES_AT_ONCE, registry, core, now);
+            self.read(instance, BYTES_AT_ONCE, core, with);
         }
     }
 
     /// The next piece of the large answer whose turn it is, or the next words of one who has much to say.
-    pub fn read_large(&mut self, most: usize, registry: &Registry, core: &mut Core, now: Now) {
+    pub fn read_large(&mut self, most: usize, core: &mut Core, with: With<'_>) {
         while let Some(instance) = self.large.pop_front() {
             if let Some(hosted) = self.map.get_mut(&instance) {
                 hosted.flow.queued = false;
-                return self.read(instance, most, registry, core, now);
+                return self.read(instance, most, core, with);
             }
         }
     }
@@ -434,7 +442,7 @@ impl Instances {
     }
 
     /// Reads so much of each output at most; what is left has its turn later.
-    fn read(&mut self, instance: InstanceId, most: usize, registry: &Registry, core: &mut Core, now: Now) {
+    fn read(&mut self, instance: InstanceId, most: usize, core: &mut Core, (registry, shares, now): With<'_>) {
         let Some(hosted) = self.map.get_mut(&instance) else { return };
         if matches!(hosted.process, Process::Dead { .. }) {
             return self.read_last(instance, core, now);
@@ -455,12 +463,36 @@ impl Instances {
             }
             flow.last_was_large = flow.large;
         }
+        let counted = pipes.count_lines(shares);
         flow.large = pipes.stdout.readable || pipes.unread || pipes.lines.is_amid_large();
         if pipes.has_more() {
             hosted.hold_back(instance, &mut self.held, registry, now);
             if hosted.pipes.has_more() {
                 self.go_on_later(instance);
             }
+        }
+        if counted.is_err() {
+            self.make_room(instance, shares);
+        }
+    }
+
+    /// There is no room for the lines of all servers, or for those of this one's. Nobody waits, or half lines that never end
+    /// would hold up everybody: first goes what nobody needs, then the longest. So who has less than others never gives way.
+    fn make_room(&mut self, instance: InstanceId, shares: &mut Shares) {
+        let Some(owner) = self.map.get(&instance).map(|hosted| hosted.pipes.share.owner().clone()) else { return };
+        self.map.values_mut().for_each(|hosted| hosted.pipes.shrink_lines(shares));
+        for _ in 0..=self.map.len() {
+            let counted = self.map.get_mut(&instance).map_or(Ok(()), |hosted| hosted.pipes.count_lines(shares));
+            let Err(short) = counted else { return };
+            let concerned = |pipes: &Pipes| short == Short::Whole || *pipes.share.owner() == owner;
+            let half_lines = self.map.iter_mut().filter(|(_, hosted)| concerned(&hosted.pipes));
+            let longest = half_lines.max_by_key(|(_, hosted)| hosted.pipes.half_line());
+            let Some((id, hosted)) = longest.filter(|(_, hosted)| hosted.pipes.half_line() > PIPE_BUFFER_FREE) else {
+                // What is left are whole lines, a turn's worth of them each.
+                return;
+            };
+            log::warn!("instance={id} has a line of {} bytes discarded: no room", hosted.pipes.half_line());
+            hosted.pipes.give_up_line(shares);
         }
     }
 

@@ -7,6 +7,8 @@ use crate::ids::InstanceId;
 use crate::limits::{PART_MIN, SERVER_WORK, STDIN_BACKLOG_MAX, STDIN_OWED_MAX, STDOUT_PIPE};
 use crate::model::definition::Framing;
 use crate::os::event_loop::token::Source;
+use crate::os::instances::pipe_share::PipeShare;
+use crate::shares::{Owner, Shares, Short};
 use crate::wire::backlog::Backlog;
 use crate::wire::lines::{Lines, framed};
 use mio::unix::pipe::{Receiver, Sender};
@@ -23,6 +25,7 @@ pub struct Pipes {
     owed: usize,
     /// Messages that were dropped since then.
     dropped: u64,
+    pub share: PipeShare,
     /// Nothing more is to be written after the backlog.
     closing: bool,
     pub stdout: Tap,
@@ -58,8 +61,8 @@ pub enum Held {
 pub enum Written {
     /// Or its pipe is gone, and the end of the server is on its way.
     Taken,
-    /// Dropped, and so were so many, this one included.
-    Dropped(u64),
+    /// Dropped, and so were so many, this one included; and whose room it is that is used up.
+    Dropped(u64, Short),
 }
 
 /// The server's ends, for the launcher.
@@ -76,7 +79,13 @@ pub enum Drawn {
 }
 
 impl Pipes {
-    pub fn open(instance: InstanceId, framing: Framing, registry: &Registry) -> io::Result<(Pipes, FarEnds)> {
+    /// `owner`: whose memory it is that they take.
+    pub fn open(
+        instance: InstanceId,
+        owner: Owner,
+        framing: Framing,
+        registry: &Registry,
+    ) -> io::Result<(Pipes, FarEnds)> {
         let (stdin_far, stdin) = pipe2(OFlag::O_CLOEXEC)?;
         let (stdout, stdout_far) = pipe2(OFlag::O_CLOEXEC)?;
         let (stderr, stderr_far) = pipe2(OFlag::O_CLOEXEC)?;
@@ -95,6 +104,7 @@ impl Pipes {
             backlog: Backlog::default(),
             owed: 0,
             dropped: 0,
+            share: PipeShare::new(owner),
             closing: false,
             stdout,
             stderr,
@@ -104,8 +114,8 @@ impl Pipes {
         Ok((pipes, FarEnds { stdin: stdin_far, stdout: stdout_far, stderr: stderr_far }))
     }
 
-    /// Writes at once what the pipe takes and keeps the rest, unless the server reads so little that the backlog is full.
-    pub fn write(&mut self, mut bytes: Vec<u8>) -> Written {
+    /// Writes at once what the pipe takes and keeps the rest, unless the server reads so little that there is no room.
+    pub fn write(&mut self, mut bytes: Vec<u8>, shares: &mut Shares, now_ms: u64) -> Written {
         let Some(stdin) = &mut self.stdin else { return Written::Taken };
         if self.lines.is_in_blocks() {
             bytes = framed(&bytes);
@@ -119,19 +129,23 @@ impl Pipes {
                 Err(_) => {}
             }
         }
-        if self.backlog.len() + bytes.len() > STDIN_BACKLOG_MAX {
+        let room = match self.backlog.len() + bytes.len() {
+            len if len > STDIN_BACKLOG_MAX => Err(Short::Owner),
+            _ => self.share.count_unread(self.backlog.held() + bytes.len(), shares, now_ms),
+        };
+        if let Err(short) = room {
             self.dropped += 1;
-            return Written::Dropped(self.dropped);
+            return Written::Dropped(self.dropped, short);
         }
         self.backlog.push(bytes);
-        self.flush();
+        self.flush(shares, now_ms);
         Written::Taken
     }
 
     /// As above, for what the server itself has asked for.
-    pub fn reply(&mut self, bytes: Vec<u8>) -> Written {
+    pub fn reply(&mut self, bytes: Vec<u8>, shares: &mut Shares, now_ms: u64) -> Written {
         let size = bytes.len();
-        let written = self.write(bytes);
+        let written = self.write(bytes, shares, now_ms);
         if !self.backlog.is_empty() {
             self.owed += size;
         }
@@ -155,7 +169,13 @@ impl Pipes {
     }
 
     /// Writes until the backlog or the room in the pipe is used up. A broken pipe ends it: the exit will be seen.
-    pub fn flush(&mut self) {
+    pub fn flush(&mut self, shares: &mut Shares, now_ms: u64) {
+        self.flush_backlog();
+        let less = self.share.count_unread(self.backlog.held(), shares, now_ms);
+        debug_assert!(less.is_ok(), "who has less may have it");
+    }
+
+    fn flush_backlog(&mut self) {
         let Some(stdin) = &mut self.stdin else { return };
         while !self.backlog.is_empty() {
             match self.backlog.write_to(stdin, usize::MAX) {
@@ -172,9 +192,32 @@ impl Pipes {
     }
 
     /// What is on its way is written first.
-    pub fn close_stdin(&mut self) {
+    pub fn close_stdin(&mut self, shares: &mut Shares, now_ms: u64) {
         self.closing = true;
-        self.flush();
+        self.flush(shares, now_ms);
+    }
+
+    /// What its lines have grown or shrunk to is counted.
+    pub fn count_lines(&mut self, shares: &mut Shares) -> Result<(), Short> {
+        self.share.count_lines(self.lines.held(), shares)
+    }
+
+    /// Lets go of what its lines have and do not need.
+    pub fn shrink_lines(&mut self, shares: &mut Shares) {
+        self.lines.shrink();
+        // An error: it has grown and is not counted yet, and whoever counts it will see.
+        _ = self.count_lines(shares);
+    }
+
+    /// The line that it is in the middle of, if that is all there is; as much as it takes.
+    pub fn half_line(&self) -> usize {
+        if self.unread { 0 } else { self.lines.pending() }
+    }
+
+    /// There is no memory for that line.
+    pub fn give_up_line(&mut self, shares: &mut Shares) {
+        self.lines.give_up();
+        _ = self.count_lines(shares);
     }
 
     fn drop_stdin(&mut self) {
