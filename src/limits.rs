@@ -392,6 +392,8 @@ pub const EGRESS_ADDRESSES_MAX: usize = 32;
 /// before it is written to the other, and what each side may hold without being counted, so that nobody stands still.
 pub const PORT_CONNECTIONS_MAX: usize = 4096;
 pub const PORT_BUFFER: usize = 64 * KIB;
+/// What all pairs together move in one turn of the loop; those whose turn has not come are the first of the next.
+pub const PAIRS_BYTES_AT_ONCE: usize = 8 * BYTES_AT_ONCE;
 pub const PORT_BUFFER_FREE: usize = 4 * KIB;
 /// Connections taken from one published port before the next source has its turn.
 pub const PORT_ACCEPTS_AT_ONCE: usize = 32;

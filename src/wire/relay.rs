@@ -246,10 +246,16 @@ fn answer(head: &[u8]) -> Result<Answer, Garbage> {
         fields.filter(move |field| field.name.eq_ignore_ascii_case(name)).map(|field| field.value)
     };
     // Two that could be read in two ways, by whoever is between us and the client, are none.
-    let chunked = named("transfer-encoding").next().is_some();
+    let mut encodings = named("transfer-encoding");
+    let chunked = match (encodings.next(), encodings.next()) {
+        (None, _) => false,
+        (Some(only), None) if only.eq_ignore_ascii_case(b"chunked") => true,
+        (Some(_), _) => return Err(Garbage::NotHttp),
+    };
     let mut lengths = named("content-length");
     let length = lengths.next();
-    if lengths.any(|other| Some(other) != length) {
+    let is_number = |text: &[u8]| !text.is_empty() && text.iter().all(u8::is_ascii_digit);
+    if !length.is_none_or(is_number) || lengths.any(|other| Some(other) != length) {
         return Err(Garbage::NotHttp);
     }
     let mut has_length = false;
@@ -304,7 +310,19 @@ mod tests {
         };
         let both = head("Content-Length: 5\r\nTransfer-Encoding: chunked").unwrap();
         assert!(both.contains("transfer-encoding") && !both.contains("content-length"), "{both}");
-        assert_eq!(head("Content-Length: 5\r\nContent-Length: 6"), Err(Garbage::NotHttp));
+        for fields in [
+            "Content-Length: 5\r\nContent-Length: 6",
+            "Content-Length: +5",
+            "Content-Length: 5, 5",
+            "Content-Length:",
+            "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity",
+            "Transfer-Encoding: identity\r\nContent-Length: 5",
+            "Transfer-Encoding: gzip, chunked",
+            "Transfer-Encoding: xchunked",
+        ] {
+            assert_eq!(head(fields), Err(Garbage::NotHttp), "{fields}");
+        }
+        assert!(head("Transfer-Encoding: Chunked").unwrap().contains("transfer-encoding: chunked"));
         assert_eq!(head("Content-Length: 5\r\ncontent-length: 5").unwrap().matches("content-length").count(), 1);
     }
 

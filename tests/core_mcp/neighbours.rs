@@ -5,9 +5,10 @@ use crate::stage::{Child, Stage, named, request, someone};
 use crate::{question, tool};
 use serde_json::{Value, json};
 use stdiod::api::request::Ask;
+use stdiod::api::response::Answer;
 use stdiod::core::contract::Input;
 use stdiod::ids::{ConnId, InstanceId, SessionId};
-use stdiod::limits::{LIST_PAUSE, UNANSWERED_MAX};
+use stdiod::limits::{LIST_PAUSE, SHARE_PRIVATE_INSTANCES, UNANSWERED_MAX};
 use stdiod::model::principal::Principal;
 use stdiod::wire::json::JsonBuf;
 
@@ -357,4 +358,66 @@ fn lists_of_one_server_have_a_bound_and_so_have_those_of_all() {
     stage.delete("s1");
     stage.register("many", Child::Older, json!({}));
     assert_eq!(count(&mut stage), kept - 1, "a list of too many items is not kept");
+}
+
+// --- memory -----------------------------------------------------------------------------------------------------------
+
+/// A call with this many bytes of arguments.
+fn large(stage: &mut Stage, who: &str, server: &str, bytes: usize) -> ConnId {
+    let who = Principal { name: who.into(), ..someone() };
+    let params = JsonBuf::of(tool(json!({"text": "x".repeat(bytes)})).to_string()).unwrap();
+    let method = JsonBuf::of(r#""tools/call""#.to_string()).unwrap();
+    let (server, params) = (named(server), Some(params.as_json()));
+    stage.ask(&who, Ask::Call { server, method: method.as_json(), params, timeout_ms: None })
+}
+
+#[test]
+fn whoever_fills_the_memory_for_waiting_calls_makes_way_for_others() {
+    const MIB: usize = 1 << 20;
+    let mut stage = Stage::new();
+    stage.register("old", Child::Older, json!({}));
+    stage.call(&someone(), "old", None);
+    let of_hog: Vec<ConnId> = (0..10).map(|_| large(&mut stage, "hog", "old", 4 * MIB - 1000)).collect();
+    assert!(
+        of_hog.iter().all(|conn| !stage.is_answered(*conn)),
+        "all of it is the hog's, as long as nobody else comes"
+    );
+    let one_more = large(&mut stage, "hog", "old", MIB);
+    assert!(stage.is_answered(one_more), "it has all there is");
+    let guest = large(&mut stage, "guest", "old", MIB);
+    assert!(!stage.is_answered(guest), "somebody with less has its place");
+    let gave_way: Vec<bool> = of_hog.iter().map(|conn| stage.is_answered(*conn)).collect();
+    assert_eq!(gave_way, [vec![false; 9], vec![true]].concat(), "the last of the hog's calls");
+}
+
+#[test]
+fn one_token_does_not_fill_the_memory_for_waiting_calls_of_all_servers() {
+    const MIB: usize = 1 << 20;
+    let mut stage = Stage::new();
+    let names: Vec<String> = (0..8).map(|n| format!("s{n}")).collect();
+    for name in &names {
+        stage.register(name, Child::Older, json!({}));
+        stage.call(&someone(), name, None);
+        for _ in 0..9 {
+            large(&mut stage, "hog", name, 4 * MIB);
+        }
+    }
+    for name in &names {
+        let guest = large(&mut stage, "guest", name, MIB);
+        assert!(!stage.is_answered(guest), "{name}");
+    }
+}
+
+#[test]
+fn the_lists_of_all_instances_of_a_server_are_its_one_share() {
+    let mut stage = Stage::new();
+    stage.tools = Some(json!({"tools": [{"name": "t", "description": "x".repeat(4_000_000)}]}));
+    stage.register("own", Child::Older, json!({"shared": false}));
+    for _ in 0..SHARE_PRIVATE_INSTANCES.principal {
+        stage.session(Some("own"), json!({}));
+    }
+    stage.tools = Some(json!({"tools": [{"name": "calm"}]}));
+    stage.register("calm", Child::Older, json!({}));
+    let conn = stage.ask(&someone(), Ask::Tools { server: named("calm") });
+    assert!(matches!(stage.answered(conn), Some(Answer::Tools(Some(_)))), "there is room for what others offer");
 }

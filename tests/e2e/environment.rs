@@ -36,9 +36,14 @@ fn whoever_changes_what_runs_does_not_get_the_environment_of_others(provider: &s
     let print = json!(["/bin/sh", "-c", "env >&2; exec /usr/bin/python3 /app/server.py"]);
     let script = format!("import os, sys\nprint(dict(os.environ), file=sys.stderr, flush=True)\n{RUDE}");
     let script = json!({"/app/server.py": script});
-    for fields in
-        [json!({"cmd": print}), json!({"files": script}), json!({"workdir": "/tmp"}), json!({"volumes": ["/app2"]})]
-    {
+    for fields in [
+        json!({"cmd": print}),
+        json!({"files": script}),
+        json!({"workdir": "/tmp"}),
+        json!({"volumes": ["/app2"]}),
+        // Also what is taken out: a variable may be what keeps a program from telling the others.
+        json!({"environment": {"MODE": null}}),
+    ] {
         let reply = patch(token, fields);
         assert_eq!((reply.status, names(&reply)), (200, json!([])), "{reply}");
         assert!(reply.json()["warning"].as_str().is_some_and(|why| why.contains("environment")), "{reply}");

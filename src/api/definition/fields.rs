@@ -100,8 +100,9 @@ pub fn merge(old: &Definition, given: &Map<String, Value>) -> Result<(Definition
 }
 
 /// A caller that is limited to some servers may not read what others have put into the environment. Whoever says what runs
-/// can read it: so with every change of that, all variables go that were not sent with it. A variable is such a change too:
-/// there are some that make a program run others' code. True: some are gone.
+/// can read it: so with every change of that, all variables go that were not sent with it. A variable is such a change too,
+/// also one that is taken out: there are some that make a program run others' code, and some that keep it from that or from
+/// telling what it has. True: some are gone.
 pub fn drop_environment(old: &Definition, new: &mut Definition, given: &Map<String, Value>) -> bool {
     let sent = given.get("environment").and_then(Value::as_object);
     let is_sent = |name: &str| sent.and_then(|sent| sent.get(name)).is_some_and(|value| !value.is_null());
@@ -115,8 +116,7 @@ pub fn drop_environment(old: &Definition, new: &mut Definition, given: &Map<Stri
         read_only_volumes: new.read_only_volumes.clone(),
         ..old.clone()
     } == *old;
-    let sets_some = new.environment.iter().any(|(name, value)| old.environment.get(name) != Some(value));
-    if runs_the_same && !sets_some {
+    if runs_the_same && new.environment == old.environment {
         return false;
     }
     let before = new.environment.len();
@@ -625,6 +625,19 @@ mod tests {
         assert_eq!(fault.data["field"], json!(path), "{}", fault.message);
         assert!(fault.message.starts_with(path), "{}", fault.message);
         fault
+    }
+
+    #[test]
+    fn whoever_takes_a_variable_out_does_not_keep_the_others() {
+        let old = with("environment", json!({"SECRET": "1", "PYTHONSAFEPATH": "1"})).unwrap();
+        let left = |fields: Value| {
+            let (mut new, _) = patch(&old, fields.clone()).unwrap();
+            let dropped = drop_environment(&old, &mut new, fields.as_object().unwrap());
+            (dropped, new.environment.into_keys().collect::<Vec<_>>())
+        };
+        assert_eq!(left(json!({"environment": {"PYTHONSAFEPATH": null}})), (true, vec![]));
+        assert_eq!(left(json!({"environment": {"PYTHONSAFEPATH": "2"}})), (true, vec!["PYTHONSAFEPATH".to_string()]));
+        assert!(!left(json!({"environment": {"NEVER_THERE": null}})).0 && !left(json!({"queue_max": 3})).0);
     }
 
     #[test]

@@ -13,13 +13,14 @@ use crate::core::mcp::sessions::{Abilities, InputRounds};
 use crate::core::mcp::wording::minted_token;
 use crate::core::peers::calls::{self, Call, Caller, Extended, Stage};
 use crate::core::peers::peer::{Advertised, Dialect, Hello, Refusal, Role};
+use crate::core::peers::queue_room;
 use crate::core::{Core, Phase, Timer};
 use crate::ids::{CallId, ConnId, InstanceId, PeerId, ServerId, SessionId};
 use crate::limits::{CONTENDED_CALL_GRACE, LINE_MAX, LOG_LINE_MAX, REQUEST_TIMEOUT_MAX, SERVER_INFO_MAX};
 use crate::model::fault::{Code, Fault, Outcome};
 use crate::model::log::LogSource;
 use crate::model::principal::Principal;
-use crate::shares::{Owner, Resource, Short};
+use crate::shares::Short;
 use crate::wire::json::{Json, JsonBuf};
 use crate::wire::jsonrpc::{self, Message, Reply, Torn};
 use crate::wire::lines::Line;
@@ -109,13 +110,13 @@ impl Core {
             }
             None => {
                 let call = Call { peer: id, caller, deadline_ms, stage: Stage::Queued { line, by: by.cloned() } };
-                if self.shares.take(&Owner::Server(peer.server), Resource::Memory, call.waiting_bytes()).is_err() {
-                    return Err(calls_too_large(&peer.definition.name));
-                }
+                self.make_room(id, &call)?;
+                let peer = self.peers.get_mut(&id).expect("just seen");
+                peer.lane.enqueue(call_id, &call);
                 self.calls.insert(call_id, call);
-                peer.lane.enqueue(call_id, by);
             }
         }
+        let peer = self.peers.get_mut(&id).expect("just seen");
         if let Some(by) = by.filter(|_| deadline_ms > due_ms) {
             peer.lane.extend(Extended { call: call_id, by: Arc::clone(by), due_ms });
         }
@@ -143,20 +144,6 @@ impl Core {
         }
     }
 
-    /// The queue is full. Whoever fills it makes way for somebody who has less of it.
-    fn make_place(&mut self, id: PeerId, newcomer: Option<&Arc<str>>) -> Result<(), Fault> {
-        let peer = &self.peers[&id];
-        let full = |what: &str| {
-            let message = format!("{}: {} calls wait already{what}", peer.definition.name, peer.lane.waiting());
-            Fault::new(Code::QueueFull, message).outcome(Outcome::NotSent).retry_after_ms(1_000)
-        };
-        let gives_way = newcomer.and_then(|newcomer| peer.lane.gives_way_to(newcomer, &self.calls));
-        let call = gives_way.ok_or_else(|| full(""))?;
-        let fault = full(", most of them yours, and somebody else wants a place");
-        self.end_call(call, Answer::Refused(fault));
-        Ok(())
-    }
-
     /// Somebody else waits: calls that hold the server for longer than its definition says end when that says so.
     fn hurry_extended(&mut self, id: PeerId) {
         let least_ms = self.now.mono_ms + CONTENDED_CALL_GRACE.as_millis() as u64;
@@ -176,8 +163,9 @@ impl Core {
         let mut sent = false;
         while peer.lane.in_flight().len() < peer.definition.max_in_flight as usize {
             let Some(call) = peer.lane.dequeue(&self.calls) else { break };
-            let waited = self.calls.get(call).map_or(0, Call::waiting_bytes);
-            self.shares.give_back(&Owner::Server(peer.server), Resource::Memory, waited);
+            if let Some(waited) = self.calls.get(call) {
+                queue_room::give_back(&mut self.shares, peer.server, waited);
+            }
             let bytes = self.calls.send(call, instance);
             self.outputs.push_back(Output::Write { instance, bytes, call: Some(call) });
             sent = true;
@@ -438,14 +426,14 @@ impl Core {
         let call = self.calls.take(call_id)?;
         self.deadlines.cancel(Timer::Call(call_id));
         let peer = self.peers.get_mut(&call.peer)?;
-        self.shares.give_back(&Owner::Server(peer.server), Resource::Memory, call.waiting_bytes());
+        queue_room::give_back(&mut self.shares, peer.server, &call);
         if peer.lane.ended(call_id, &call, &self.calls) {
             self.pump(call.peer);
         }
         Some(call)
     }
 
-    fn end_call(&mut self, call_id: CallId, answer: Answer) {
+    pub(in crate::core) fn end_call(&mut self, call_id: CallId, answer: Answer) {
         let Some(call) = self.take_call(call_id) else { return };
         match (call.caller, &answer) {
             (Caller::Client(conn), _) => self.answer(conn, answer),
@@ -537,12 +525,6 @@ impl Core {
 /// The params of a REST client's call, for a server without sessions.
 fn in_newer_era(params: Option<Json<'_>>, call: u64) -> String {
     with_era(&InputRounds::first("", params), &Newer { abilities: &Abilities::default(), level: None }, call).0
-}
-
-/// Calls that wait for this server take all the memory that they may.
-pub(in crate::core) fn calls_too_large(name: &str) -> Fault {
-    let message = format!("{name}: the calls that wait are too large together");
-    Fault::new(Code::QueueFull, message).outcome(Outcome::NotSent).retry_after_ms(1_000)
 }
 
 fn bad_output(message: &str) -> Fault {

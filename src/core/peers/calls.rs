@@ -4,10 +4,10 @@
 
 use crate::core::peers::listings::Listing;
 use crate::core::peers::unanswered::Unanswered;
-use crate::ids::{CallId, ConnId, IdMap, InstanceId, PeerId};
+use crate::ids::{CallId, ConnId, IdMap, InstanceId, PeerId, ServerId};
 use crate::limits::{LINE_MAX, OVERLOAD_RETRY};
 use crate::model::fault::{Code, Fault, Outcome};
-use crate::shares::Short;
+use crate::shares::{Owner, Short};
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -111,7 +111,13 @@ impl Call {
         }
     }
 
-    fn queued_by(&self) -> Option<&Arc<str>> {
+    /// Whose memory it takes while it waits: the server's, and that of whoever asks.
+    pub fn waits_for(&self, server: ServerId) -> Option<[Owner; 2]> {
+        let by = self.queued_by()?;
+        Some([Owner::Server(server), Owner::Principal(Arc::clone(by))])
+    }
+
+    pub fn queued_by(&self) -> Option<&Arc<str>> {
         match &self.stage {
             Stage::Queued { by, .. } => by.as_ref(),
             Stage::Sent { .. } => None,
@@ -126,10 +132,17 @@ pub struct Lane {
     queue: VecDeque<CallId>,
     waiting: usize,
     /// The same by principal; the daemon's own calls are nobody's.
-    waiting_by: HashMap<Arc<str>, usize>,
+    waiting_by: HashMap<Arc<str>, Places>,
     in_flight: Vec<CallId>,
     extended: Vec<Extended>,
     pub unanswered: Unanswered,
+}
+
+/// What one principal has of a queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Places {
+    count: usize,
+    bytes: usize,
 }
 
 /// A call whose client gives it more time than the server's definition does. It has it as long as nobody else waits.
@@ -150,11 +163,13 @@ impl Lane {
         &self.in_flight
     }
 
-    pub fn enqueue(&mut self, id: CallId, by: Option<&Arc<str>>) {
+    pub fn enqueue(&mut self, id: CallId, call: &Call) {
         self.queue.push_back(id);
         self.waiting += 1;
-        if let Some(by) = by {
-            *self.waiting_by.entry(Arc::clone(by)).or_default() += 1;
+        if let Some(by) = call.queued_by() {
+            let places = self.waiting_by.entry(Arc::clone(by)).or_default();
+            places.count += 1;
+            places.bytes += call.waiting_bytes();
         }
     }
 
@@ -162,8 +177,8 @@ impl Lane {
     pub fn dequeue(&mut self, calls: &Calls) -> Option<CallId> {
         loop {
             let id = self.queue.pop_front()?;
-            if calls.get(id).is_some() {
-                self.left_queue(calls.queued_by(id));
+            if let Some(call) = calls.get(id) {
+                self.left_queue(call);
                 self.in_flight.push(id);
                 return Some(id);
             }
@@ -184,7 +199,7 @@ impl Lane {
             self.in_flight.swap_remove(at);
             return true;
         }
-        self.left_queue(call.queued_by());
+        self.left_queue(call);
         // Ended calls stay until they come to the front, but a queue may not come to consist of them.
         if self.queue.len() > 2 * self.waiting + 16 {
             self.queue.retain(|id| calls.get(*id).is_some());
@@ -192,13 +207,14 @@ impl Lane {
         false
     }
 
-    fn left_queue(&mut self, by: Option<&Arc<str>>) {
+    fn left_queue(&mut self, call: &Call) {
         self.waiting -= 1;
-        if let Some(by) = by
-            && let Some(count) = self.waiting_by.get_mut(by)
+        if let Some(by) = call.queued_by()
+            && let Some(places) = self.waiting_by.get_mut(by)
         {
-            *count -= 1;
-            if *count == 0 {
+            places.count -= 1;
+            places.bytes -= call.waiting_bytes();
+            if places.count == 0 {
                 self.waiting_by.remove(by);
             }
         }
@@ -211,10 +227,29 @@ impl Lane {
     /// The queue is full, and somebody wants a place in it. Whoever has the most places there gives the last one up, if
     /// it has more than the newcomer would then have.
     pub fn gives_way_to(&self, newcomer: &Arc<str>, calls: &Calls) -> Option<CallId> {
-        let own = self.waiting_by.get(newcomer).copied().unwrap_or(0);
-        let most = self.waiting_by.iter().max_by_key(|(name, count)| (**count, Reverse(*name)));
-        let (greediest, _) = most.filter(|(_, count)| **count > own + 1)?;
+        let own = self.waiting_by.get(newcomer).map_or(0, |places| places.count);
+        let most = self.waiting_by.iter().max_by_key(|(name, places)| (places.count, Reverse(*name)));
+        let (greediest, _) = most.filter(|(_, places)| places.count > own + 1)?;
         self.queue.iter().rev().copied().find(|id| calls.queued_by(*id) == Some(greediest))
+    }
+
+    /// As above, where the calls that wait are too large together: so many of the last ones of whoever has the most bytes
+    /// there that these fit. None, if it has no more than the newcomer would then have.
+    pub fn give_room_to(&self, newcomer: &Arc<str>, bytes: usize, calls: &Calls) -> Vec<CallId> {
+        let own = self.waiting_by.get(newcomer).map_or(0, |places| places.bytes);
+        let most = self.waiting_by.iter().max_by_key(|(name, places)| (places.bytes, Reverse(*name)));
+        let Some((greediest, _)) = most.filter(|(_, places)| places.bytes > own + bytes) else { return Vec::new() };
+        let (mut found, mut freed) = (Vec::new(), 0);
+        for id in self.queue.iter().rev() {
+            if freed >= bytes {
+                break;
+            }
+            if let Some(call) = calls.get(*id).filter(|call| call.queued_by() == Some(greediest)) {
+                found.push(*id);
+                freed += call.waiting_bytes();
+            }
+        }
+        found
     }
 
     pub fn extend(&mut self, extended: Extended) {
@@ -260,14 +295,19 @@ pub fn unwritten(name: &str, short: Short) -> Fault {
 mod tests {
     use super::*;
 
-    /// A queue with one call for each name.
+    fn waiting(name: &str, bytes: usize) -> Call {
+        let stage = Stage::Queued { line: vec![0; bytes], by: Some(Arc::from(name)) };
+        Call { peer: PeerId(1), caller: Caller::Mcp, deadline_ms: 0, stage }
+    }
+
+    /// A queue with one call of ten bytes for each name.
     fn queue(names: &[&str]) -> (Lane, Calls, Vec<CallId>) {
         let (mut lane, mut calls) = (Lane::default(), Calls::default());
         let ids = names.iter().map(|name| {
-            let (id, by) = (calls.mint(), Some(Arc::from(*name)));
-            lane.enqueue(id, by.as_ref());
-            let stage = Stage::Queued { line: vec![0; 10], by };
-            calls.insert(id, Call { peer: PeerId(1), caller: Caller::Mcp, deadline_ms: 0, stage });
+            let id = calls.mint();
+            let call = waiting(name, 10);
+            lane.enqueue(id, &call);
+            calls.insert(id, call);
             id
         });
         let ids = ids.collect();
@@ -282,6 +322,17 @@ mod tests {
         assert_eq!(lane.gives_way_to(&"a".into(), &calls), None);
         let (lane, calls, _) = queue(&["a", "b"]);
         assert_eq!(lane.gives_way_to(&"c".into(), &calls), None, "nobody has more than one");
+    }
+
+    #[test]
+    fn where_bytes_are_short_whoever_has_the_most_of_them_gives_up_as_many_as_are_needed() {
+        let (lane, calls, ids) = queue(&["a", "b", "a", "a", "a", "b"]);
+        assert_eq!(lane.give_room_to(&"c".into(), 1, &calls), [ids[4]], "the last of the greediest");
+        assert_eq!(lane.give_room_to(&"c".into(), 25, &calls), [ids[4], ids[3], ids[2]]);
+        assert_eq!(lane.give_room_to(&"c".into(), 40, &calls), [], "then the newcomer would have the most");
+        assert_eq!(lane.give_room_to(&"b".into(), 15, &calls), [ids[4], ids[3]]);
+        assert_eq!(lane.give_room_to(&"b".into(), 20, &calls), [], "they would only change places");
+        assert_eq!(lane.give_room_to(&"a".into(), 1, &calls), [], "nobody makes way for itself");
     }
 
     #[test]
@@ -305,7 +356,7 @@ mod tests {
         calls.send(ids[0], InstanceId(1));
         lane.extend(Extended { call: ids[0], by: "a".into(), due_ms: 5 });
         assert_eq!(lane.contended().count(), 0, "only its own principal waits");
-        lane.enqueue(CallId(99), Some(&"b".into()));
+        lane.enqueue(CallId(99), &waiting("b", 10));
         assert_eq!(lane.contended().map(|e| e.call).collect::<Vec<_>>(), [ids[0]]);
         let ended = calls.take(ids[0]).unwrap();
         lane.ended(ids[0], &ended, &calls);

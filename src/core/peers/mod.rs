@@ -5,4 +5,5 @@ pub mod calls;
 pub mod health;
 pub mod listings;
 pub mod peer;
+pub mod queue_room;
 pub mod unanswered;

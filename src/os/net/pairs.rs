@@ -8,9 +8,9 @@ use crate::api::rest;
 use crate::core::contract::Now;
 use crate::ids::{IdMap, InstanceId, ServerId};
 use crate::limits::{
-    ANSWER_TIMEOUT, BYTES_AT_ONCE, LINGER_BYTES_MAX, OVERLOAD_RETRY, PORT_BUFFER, PORT_BUFFER_FREE,
-    PORT_HALF_CLOSED_MAX, PORT_SILENCE_MAX, RELAY_CONNECT_TIMEOUT, RELAY_EVENTS_MAX, RELAY_EVENTS_SILENCE_MAX,
-    RELAY_SILENCE_MAX, WRITE_TIMEOUT,
+    ANSWER_TIMEOUT, BYTES_AT_ONCE, LINGER_BYTES_MAX, OVERLOAD_RETRY, PAIRS_BYTES_AT_ONCE, PORT_BUFFER,
+    PORT_BUFFER_FREE, PORT_HALF_CLOSED_MAX, PORT_SILENCE_MAX, RELAY_CONNECT_TIMEOUT, RELAY_EVENTS_MAX,
+    RELAY_EVENTS_SILENCE_MAX, RELAY_SILENCE_MAX, WRITE_TIMEOUT,
 };
 use crate::model::fault::{Code, Fault, Outcome};
 use crate::model::principal::Principal;
@@ -23,7 +23,7 @@ use crate::wire::relay::{Garbage, Head, HeadReader};
 use crate::wire::times::DateLine;
 use mio::{Interest, Registry};
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::io::{self, ErrorKind, Write};
 use std::net::IpAddr;
 use std::time::Duration;
@@ -117,8 +117,10 @@ impl From<io::Error> for End {
 pub struct Pairs {
     map: IdMap<u64, Pair>,
     minted: u64,
-    /// Pairs with more to do though the kernel will not say so again.
-    runnable: Vec<u64>,
+    /// Pairs with more to do though the kernel will not say so again, the next one first.
+    runnable: VecDeque<u64>,
+    /// What all of them have moved in this turn.
+    moved: usize,
     /// When to look at a pair's deadline. Lazy: an entry may be early, never late.
     deadlines: BinaryHeap<Reverse<(u64, u64)>>,
     scratch: Vec<u8>,
@@ -196,19 +198,31 @@ impl Pairs {
         if at == SERVER && !pair.connected && event.is_writable() && !event.is_error() {
             (pair.connected, pair.moved_ms) = (true, now.mono_ms);
         }
+        // However many there are, nobody else waits for all of them.
+        if pair.queued || self.moved >= PAIRS_BYTES_AT_ONCE {
+            return self.go_on_later(id);
+        }
         self.pump(id, shares, now);
+    }
+
+    fn go_on_later(&mut self, id: u64) {
+        let Some(pair) = self.map.get_mut(&id).filter(|pair| !pair.queued) else { return };
+        pair.queued = true;
+        self.runnable.push_back(id);
     }
 
     pub fn has_runnable(&self) -> bool {
         !self.runnable.is_empty()
     }
 
+    /// The first of a turn: those that wait, each once, as far as all together may.
     pub fn serve_runnable(&mut self, shares: &mut Shares, now: Now) {
-        for id in std::mem::take(&mut self.runnable) {
-            if let Some(pair) = self.map.get_mut(&id) {
-                pair.queued = false;
-                self.pump(id, shares, now);
-            }
+        self.moved = 0;
+        for _ in 0..self.runnable.len() {
+            let next = if self.moved < PAIRS_BYTES_AT_ONCE { self.runnable.pop_front() } else { None };
+            let Some(id) = next else { return };
+            self.map.get_mut(&id).into_iter().for_each(|pair| pair.queued = false);
+            self.pump(id, shares, now);
         }
     }
 
@@ -217,13 +231,13 @@ impl Pairs {
         self.scratch.resize(PORT_BUFFER, 0);
         let Some(pair) = self.map.get_mut(&id) else { return };
         match pair.pump(&mut self.scratch, shares, now) {
-            Ok(true) => {
-                if !std::mem::replace(&mut pair.queued, true) {
-                    self.runnable.push(id);
+            Ok(moved) => {
+                self.moved += moved;
+                if moved > BYTES_AT_ONCE {
+                    self.go_on_later(id);
                 }
                 self.arm(id);
             }
-            Ok(false) => self.arm(id),
             Err(end) => self.end(id, end, shares, now),
         }
     }
@@ -373,8 +387,8 @@ impl Pair {
         }
     }
 
-    /// True: it has more to do, in the next turn.
-    fn pump(&mut self, scratch: &mut [u8], shares: &mut Shares, now: Now) -> Result<bool, End> {
+    /// The bytes moved; with more than `BYTES_AT_ONCE` it has more to do, in the next turn.
+    fn pump(&mut self, scratch: &mut [u8], shares: &mut Shares, now: Now) -> Result<usize, End> {
         // A client that will send no more has its whole request out, and does not wait for the answer: it has left. Seen
         // also while the server says nothing, and while it does not read.
         if let Carries::Answer { .. } = self.carries
@@ -395,7 +409,7 @@ impl Pair {
         }
         match self.sides.iter().all(|side| side.closed) {
             true => Err(End::Over),
-            false => Ok(taken > BYTES_AT_ONCE),
+            false => Ok(taken),
         }
     }
 
@@ -621,7 +635,7 @@ mod tests {
     }
 
     /// The kernel has said that there is something on every side.
-    fn pump(pair: &mut Pair, shares: &mut Shares, now_ms: u64) -> Result<bool, End> {
+    fn pump(pair: &mut Pair, shares: &mut Shares, now_ms: u64) -> Result<usize, End> {
         pair.sides.iter_mut().for_each(|side| side.readable = true);
         pair.pump(&mut vec![0; PORT_BUFFER], shares, at(now_ms))
     }
@@ -657,6 +671,31 @@ mod tests {
         let mut told = String::new();
         _ = client.read_to_string(&mut told);
         assert!(told.ends_with("\r\n\r\nabcddddddd"), "{told}");
+    }
+
+    #[test]
+    fn all_pairs_together_move_so_much_in_a_turn_and_each_has_its_turn() {
+        let (mut pairs, mut shares, mut ends) = (Pairs::default(), Shares::default(), Vec::new());
+        for id in 1..=64 {
+            let (mut pair, client, mut server) = pair(Carries::Bytes);
+            while server.write(&[b'x'; 8 << 10]).is_ok() {}
+            take_place(&pair.owners, &mut shares).unwrap();
+            pair.sides.iter_mut().for_each(|side| side.readable = true);
+            pairs.map.insert(id, pair);
+            pairs.go_on_later(id);
+            ends.push((client, server));
+        }
+        let heard = |(client, _): &mut (UnixStream, UnixStream)| client.read(&mut vec![0; 1 << 20]).unwrap_or(0);
+        let (mut turns, mut whose) = (0, vec![0; ends.len()]);
+        while whose.contains(&0) {
+            pairs.serve_runnable(&mut shares, at(0));
+            let moved: Vec<usize> = ends.iter_mut().map(heard).collect();
+            assert!(moved.iter().sum::<usize>() <= PAIRS_BYTES_AT_ONCE + BYTES_AT_ONCE + 2 * PORT_BUFFER, "{moved:?}");
+            whose.iter_mut().zip(moved).for_each(|(sum, moved)| *sum += moved);
+            turns += 1;
+            assert!(turns <= 64, "{whose:?}");
+        }
+        assert!(turns > 4, "{turns}: nobody waits for all of them");
     }
 
     #[test]

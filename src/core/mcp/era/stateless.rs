@@ -135,7 +135,8 @@ impl Core {
         let known = self.servers.get_mut(&server).expect("found");
         let full = known.held.len() >= known.definition.queue_max as usize;
         let bytes = request.params.get().len();
-        if full || self.shares.take(&Owner::Server(server), Resource::Memory, bytes).is_err() {
+        let owners = [Owner::Server(server), Owner::Principal(Arc::clone(&request.owner))];
+        if full || self.shares.take_for(&owners, Resource::Memory, bytes).is_err() {
             let fault = Fault::new(Code::QueueFull, format!("{}: too many calls wait", known.definition.name));
             return self.finish(post, None, 200, fault_message(request.id.get(), &fault));
         }
@@ -145,8 +146,10 @@ impl Core {
     /// Those who wait for that wait no longer.
     fn take_held(&mut self, server: ServerId) -> Vec<Held> {
         let held = self.servers.get_mut(&server).map(|known| std::mem::take(&mut known.held)).unwrap_or_default();
-        let bytes = held.iter().map(|held| held.request.params.get().len()).sum();
-        self.shares.give_back(&Owner::Server(server), Resource::Memory, bytes);
+        for Held { request, .. } in &held {
+            let owners = [Owner::Server(server), Owner::Principal(Arc::clone(&request.owner))];
+            self.shares.give_back_for(&owners, Resource::Memory, request.params.get().len());
+        }
         held
     }
 
