@@ -9,6 +9,7 @@ use crate::model::principal::Principal;
 use crate::os::children::database::Database;
 use crate::os::children::probes::Probes;
 use crate::os::children::pulls::Pulls;
+use crate::os::children::reap::Children;
 use crate::os::event_loop::clock::Clock;
 use crate::os::event_loop::notify::Notify;
 use crate::os::event_loop::pending::Pending;
@@ -57,6 +58,7 @@ pub struct Boot {
     pub listeners: Vec<Listener>,
     pub clients: Clients,
     pub shares: Shares,
+    pub children: Children,
     pub instances: Instances,
     pub pulls: Pulls,
     pub database: Database,
@@ -168,8 +170,9 @@ fn prepare(config: &Config, file: Option<PathBuf>, filter: &'static LogFilter) -
         disk_reserve_bytes,
         boot_id,
     };
-    let mut instances = Instances::new(settings, meter, descriptors);
-    let probes = Probes::begin(&layout, runtimes, missing, &mut instances.children)
+    let instances = Instances::new(settings, meter, descriptors);
+    let mut children = Children::default();
+    let probes = Probes::begin(&layout, runtimes, missing, &mut children)
         .map_err(failed("the sweep of leftovers cannot be started"))?;
     Ok(Boot {
         poll,
@@ -181,6 +184,7 @@ fn prepare(config: &Config, file: Option<PathBuf>, filter: &'static LogFilter) -
         clients: Clients::new(images, config.registries(), networking, descriptors),
         shares: shares_of_this_host(descriptors),
         probes,
+        children,
         instances,
         pulls,
         database: Database::new(store, cluster),

@@ -19,7 +19,7 @@ use crate::model::instance::ExitCause;
 use crate::os::children::database::Database;
 use crate::os::children::probes::{Probes, Verdict};
 use crate::os::children::pulls::Pulls;
-use crate::os::children::reap::Role;
+use crate::os::children::reap::{Children, Role};
 use crate::os::event_loop::boot::{Boot, Listener};
 use crate::os::event_loop::clock::Clock;
 use crate::os::event_loop::notify::Notify;
@@ -50,6 +50,8 @@ pub struct Reactor {
     clients: Clients,
     /// Who has how much of what clients and servers can make this process hold.
     shares: Shares,
+    /// Who each pid is.
+    children: Children,
     instances: Instances,
     pulls: Pulls,
     database: Database,
@@ -85,6 +87,7 @@ impl Reactor {
             accept_again_ms: None,
             clients: boot.clients,
             shares: boot.shares,
+            children: boot.children,
             instances: boot.instances,
             pulls: boot.pulls,
             database: boot.database,
@@ -102,7 +105,7 @@ impl Reactor {
     pub fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(1024);
         let mut now = self.clock.now();
-        self.database.start(&mut self.instances.children, now);
+        self.database.start(&mut self.children, now);
         while self.exit != Exit::Over {
             let timeout = self.sleep_for(now)?;
             if let Err(e) = self.poll.poll(&mut events, timeout)
@@ -125,7 +128,7 @@ impl Reactor {
             self.perform(now);
             // Whatever was done of late, a token may be gone by now.
             self.instances.ports.pairs.end_revoked(self.core.tokens(), &mut self.shares, now);
-            self.instances.give_turns(now);
+            self.instances.give_turns(&mut self.children, now);
             self.clients.flush(&mut self.core, &mut self.shares, now);
             self.move_large(now);
             self.announce(now);
@@ -246,12 +249,12 @@ impl Reactor {
         if signalled.summary {
             self.summarise();
         }
-        self.instances.children.hurry();
-        let ended = self.instances.children.reap();
+        self.children.hurry();
+        let ended = self.children.reap();
         let instances = ended.iter().filter(|(_, role, _)| matches!(role, Role::Container(_))).count();
         match instances {
             // Other children are not worth the hurry, and what follows them (a probe of every provider) must have none of it.
-            0 => self.instances.children.calm(),
+            0 => self.children.calm(),
             1 => {}
             _ => log::info!("{instances} instances ended in one turn"),
         }
@@ -260,7 +263,7 @@ impl Reactor {
                 Role::Sweep => {
                     // Whoever is leaving need not know what can run here.
                     if self.core.is_accepting() {
-                        self.probes.swept(cause, &mut self.instances.children);
+                        self.probes.swept(cause, &mut self.children);
                         self.follow_probes(now);
                     }
                 }
@@ -270,28 +273,28 @@ impl Reactor {
                         self.instances.discard_container(probe::container_id(pid));
                     }
                     if self.core.is_accepting() {
-                        self.probes.ended(pid, cause, &mut self.instances.children);
+                        self.probes.ended(pid, cause, &mut self.children);
                         self.follow_probes(now);
                     } else {
                         self.probes.forget(pid);
                     }
                 }
                 Role::InitDb | Role::Postgres => {
-                    self.database.child_ended(&role, cause, &mut self.instances.children, now);
+                    self.database.child_ended(&role, cause, &mut self.children, now);
                 }
                 Role::Pull(pull) => {
                     let registry = self.poll.registry();
-                    self.pulls.child_ended(pull, cause, &mut self.instances.children, registry, &mut self.core, now);
+                    self.pulls.child_ended(pull, cause, &mut self.children, registry, &mut self.core, now);
                 }
                 Role::Launcher(_) | Role::Container(_) | Role::Chore(_) | Role::Emptying => {
-                    self.instances.child_ended(role, cause, &mut self.core, now);
+                    self.instances.child_ended(role, cause, &mut self.children, &mut self.core, now);
                     // At once, and not when all the others have been looked at too: of fifty that die together each
                     // would wait for the last words of all.
                     self.perform(now);
                 }
             }
         }
-        self.instances.children.calm();
+        self.children.calm();
     }
 
     /// Nothing of an earlier life is left, and it is known what can run here: servers may start.
@@ -310,7 +313,7 @@ impl Reactor {
         self.instances.ports.tick((self.poll.registry(), &mut self.shares, now));
         self.instances.release_held(self.poll.registry(), now);
         self.clients.expire(&mut self.core, &mut self.shares, now);
-        self.database.tick(&mut self.instances.children, now);
+        self.database.tick(&mut self.children, now);
         self.notify.tick(|| self.core.status_line(), now.mono_ms);
         if self.accept_again_ms.is_some_and(|at| at <= now.mono_ms) {
             self.accept_again_ms = None;
@@ -336,13 +339,13 @@ impl Reactor {
                 Output::News { conn, news } => self.clients.news(conn, &news),
                 Output::EndStream { conn } => self.clients.end_stream(conn),
                 Output::Pull { pull, image, policy } => {
-                    let children = &mut self.instances.children;
-                    let known = self.pulls.begin(pull, image, policy, children, self.poll.registry());
+                    let known = self.pulls.begin(pull, image, policy, &mut self.children, self.poll.registry());
                     self.core.handle(known, now);
                 }
                 Output::AbandonPull { pull } => self.pulls.abandon(pull),
                 Output::Launch { instance, provider, definition } => {
-                    let launched = self.instances.launch(instance, &provider, &definition, self.poll.registry());
+                    let (children, registry) = (&mut self.children, self.poll.registry());
+                    let launched = self.instances.launch(instance, &provider, &definition, children, registry);
                     if let Err(why) = launched {
                         self.core.handle(Input::LaunchFailed { instance, why }, now);
                     }
@@ -416,7 +419,7 @@ impl Reactor {
     fn summarise(&self) {
         log::info!("summary: {}", self.core.status_line());
         let fds = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
-        let (clients, children) = (self.clients.len(), self.instances.children.len());
+        let (clients, children) = (self.clients.len(), self.children.len());
         let (dropped, held_back) = (self.logs.dropped(), self.instances.held_back());
         log::info!("summary: {clients} clients, {children} children, {fds} descriptors, {dropped} log entries dropped");
         log::info!("summary: {held_back} outputs of servers are held back");
@@ -453,7 +456,7 @@ impl Reactor {
             && self.pulls.is_at_rest()
             && self.probes.is_idle()
             && (self.clients.unanswered() == 0 || self.leave_by_ms.is_none_or(|at| at <= now.mono_ms))
-            && self.database.stop(&mut self.instances.children, now)
+            && self.database.stop(&mut self.children, now)
         {
             self.exit = Exit::Over;
         }

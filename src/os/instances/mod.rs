@@ -117,7 +117,6 @@ enum Process {
 
 pub struct Instances {
     map: IdMap<InstanceId, Hosted>,
-    pub children: Children,
     pub meter: Meter,
     runtimes: BTreeMap<String, Runtime>,
     settings: LaunchSettings,
@@ -150,7 +149,6 @@ impl Instances {
     pub fn new(settings: LaunchSettings, meter: Meter, descriptors: Descriptors) -> Instances {
         Instances {
             map: IdMap::default(),
-            children: Children::default(),
             meter,
             runtimes: BTreeMap::new(),
             chores: Chores::new(settings.layout.clone()),
@@ -190,6 +188,7 @@ impl Instances {
         instance: InstanceId,
         provider: &str,
         definition: &Definition,
+        children: &mut Children,
         registry: &Registry,
     ) -> Result<(), LaunchFault> {
         let Some(runtime) = self.runtimes.get(provider).cloned() else {
@@ -216,7 +215,7 @@ impl Instances {
         };
         let oom_kills_before = oom_kills_of_host();
         let (pid, report) = spawn::launcher(&plan, far).map_err(internal)?;
-        self.children.add(pid, Role::Launcher(instance));
+        children.add(pid, Role::Launcher(instance));
         self.turns.join(instance);
         log::info!("server={} instance={instance} launch provider={provider} launcher={pid}", definition.name);
         let cgroup = self.cgroups.as_ref().map(|all| all.instance(&self.settings.layout, &container_id));
@@ -326,7 +325,7 @@ impl Instances {
     }
 
     /// After everything else that the core wanted in this turn, so that nobody's start is late for another's work.
-    pub fn give_turns(&mut self, now: Now) {
+    pub fn give_turns(&mut self, children: &mut Children, now: Now) {
         while let Some(instance) = self.turns.begin() {
             if let Some(Hosted { process: Process::Launching { report: Some(report), .. }, .. }) =
                 self.map.get(&instance)
@@ -334,7 +333,7 @@ impl Instances {
                 spawn::give_the_word(report);
             }
         }
-        self.chores.start(self.turns.are_taken(), &mut self.children, now);
+        self.chores.start(self.turns.are_taken(), children, now);
     }
 
     /// When something is to be tried again, or somebody may go on.
@@ -465,9 +464,9 @@ impl Instances {
     }
 
     /// A child of ours has ended; roles that are not an instance's are the caller's.
-    pub fn child_ended(&mut self, role: Role, cause: ExitCause, core: &mut Core, now: Now) {
+    pub fn child_ended(&mut self, role: Role, cause: ExitCause, children: &mut Children, core: &mut Core, now: Now) {
         match role {
-            Role::Launcher(instance) => self.launcher_ended(instance, cause, core, now),
+            Role::Launcher(instance) => self.launcher_ended(instance, cause, children, core, now),
             Role::Container(instance) => self.container_ended(instance, cause, core, now),
             Role::Chore(chore) => {
                 if let Some(outcome) = self.chores.ended(chore, cause, now) {
@@ -479,7 +478,14 @@ impl Instances {
         }
     }
 
-    fn launcher_ended(&mut self, instance: InstanceId, cause: ExitCause, core: &mut Core, now: Now) {
+    fn launcher_ended(
+        &mut self,
+        instance: InstanceId,
+        cause: ExitCause,
+        children: &mut Children,
+        core: &mut Core,
+        now: Now,
+    ) {
         self.turns.leave(instance);
         let report = self.map.get_mut(&instance).and_then(|hosted| match &mut hosted.process {
             Process::Launching { report, .. } => report.take(),
@@ -488,7 +494,7 @@ impl Instances {
         match report.and_then(spawn::read_report) {
             Some(Report::Started { pid, address }) => {
                 self.ports.located(instance, address);
-                let dead = self.children.claim(pid, instance);
+                let dead = children.claim(pid, instance);
                 if let Some(hosted) = self.map.get_mut(&instance) {
                     hosted.process = Process::Running { pid };
                 }
@@ -504,7 +510,7 @@ impl Instances {
                 core.handle(Input::LaunchFailed { instance, why }, now);
             }
         }
-        self.children.settle();
+        children.settle();
     }
 
     fn container_ended(&mut self, instance: InstanceId, cause: ExitCause, core: &mut Core, now: Now) {
