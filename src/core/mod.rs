@@ -335,9 +335,7 @@ impl Core {
         let why = clients::news::event_name(&event);
         let actions = server.life.handle(event, &server.definition, self.now.mono_ms);
         let failed = actions.iter().any(|action| matches!(action, Action::Crashed { .. } | Action::Fault { .. }));
-        for action in actions {
-            self.act(id, action);
-        }
+        self.act_all(id, actions);
         let Some(server) = self.servers.get(&id) else { return };
         let after = server.life.status();
         if before.0 != after {
@@ -356,18 +354,27 @@ impl Core {
         self.kin_over(id);
     }
 
+    /// A slot that is free now is the next step of this very server, with a deadline of its own. So slots are granted when
+    /// nothing of this step is left to do, wherever in it the server was put into the queue.
+    fn act_all(&mut self, id: ServerId, actions: Vec<Action>) {
+        let queued = actions.contains(&Action::Queue);
+        for action in actions {
+            self.act(id, action);
+        }
+        if queued {
+            self.grant_slots();
+        }
+    }
+
     fn act(&mut self, id: ServerId, action: Action) {
         let server = self.servers.get_mut(&id).expect("advance holds it");
         match action {
             Action::Pull { policy } => self.pull(id, policy),
             Action::LeavePull => self.leave_pull(id),
-            Action::Queue => {
-                match server.restart_due {
-                    true => self.restart_queue.push_back(id),
-                    false => self.start_queue.push_back(id),
-                }
-                self.grant_slots();
-            }
+            Action::Queue => match server.restart_due {
+                true => self.restart_queue.push_back(id),
+                false => self.start_queue.push_back(id),
+            },
             Action::Launch { instance } => {
                 server.restart_count += u64::from(std::mem::take(&mut server.restart_due));
                 server.hello = None;
@@ -536,4 +543,32 @@ impl Core {
 fn status_is(server: &Server, wanted: &str) -> bool {
     let status: Status = server.life.status();
     status.wire() == wanted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Uuid;
+    use crate::model::definition::tests::definition;
+    use std::sync::Arc;
+
+    #[test]
+    fn the_place_of_a_queueing_among_the_actions_takes_no_deadline_from_the_launch() {
+        let mut core = Core::new(Settings { providers: vec!["crun".to_string()], ..Settings::default() });
+        for (n, queue_first) in [false, true].into_iter().enumerate() {
+            let id = ServerId(Uuid::from_u128(n as u128));
+            let definition = crate::model::definition::Definition { name: format!("server-{n}"), ..definition() };
+            core.servers.insert(id, Server::new(id, Arc::new(definition.clone()), true, 0));
+            let server = core.servers.get_mut(&id).expect("just inserted");
+            let mut actions = server.life.handle(Event::Start, &definition, 0);
+            assert!(actions.len() == 2 && actions.contains(&Action::Queue));
+            if queue_first {
+                actions.sort_by_key(|action| *action != Action::Queue);
+            }
+            core.act_all(id, actions);
+            assert!(matches!(core.servers[&id].life.state(), State::Launching { .. }));
+            let due = std::iter::from_fn(|| core.deadlines.pop_due(u64::MAX)).collect::<Vec<_>>();
+            assert!(due.contains(&Timer::State(id)), "queued first: {queue_first}");
+        }
+    }
 }

@@ -443,8 +443,7 @@ impl Core {
     }
 
     fn park_for_ready(&mut self, conn: ConnId, id: ServerId, after: Hand) {
-        let wait_ms = self.start_wait_ms(id) + STOP_GRACE.as_millis() as u64;
-        self.park(conn, WaitOn::Ready { server: id, after }, self.now.mono_ms + wait_ms);
+        self.park(conn, WaitOn::Ready { server: id, after }, self.now.mono_ms + self.start_wait_ms(id));
         self.tell_waiting(id);
     }
 

@@ -7,7 +7,7 @@ use crate::core::clients::parked::WaitOn;
 use crate::core::contract::Output;
 use crate::core::hosting::lifecycle::{Event, State};
 use crate::ids::{PullId, ServerId};
-use crate::limits::PULL_WAIT;
+use crate::limits::{PULL_WAIT, STOP_GRACE};
 use crate::model::definition::{PullPolicy, Source};
 use crate::model::instance::{LaunchFault, LayerState, PullStep};
 use crate::model::status::{ImagePull, PullState};
@@ -93,7 +93,8 @@ impl Core {
         }
     }
 
-    /// How long a client may wait for this server from now on: a start, and before it the image.
+    /// How long a client may wait for this server from now on: a start, and before it the image. A little longer than the
+    /// start itself may take: its own deadline comes first, and says more than that this one has passed.
     pub(in crate::core) fn start_wait_ms(&self, id: ServerId) -> u64 {
         let server = &self.servers[&id];
         let pull_ms = match server.life.state() {
@@ -109,7 +110,7 @@ impl Core {
             | State::Waiting { .. }
             | State::Failed => 0,
         };
-        server.definition.startup_timeout_ms + pull_ms
+        server.definition.startup_timeout_ms + pull_ms + STOP_GRACE.as_millis() as u64
     }
 
     /// The time to start counts from the end of the pull.
