@@ -277,6 +277,8 @@ pub const CHORES_DURING_LAUNCHES: usize = 1;
 /// waits: what kills (the host's OOM killer, most likely) may not have its fill yet. A boot does not wait.
 pub const CHORE_TRIES: u32 = 5;
 pub const CHORE_PAUSE: Duration = Duration::from_millis(500);
+/// When a clean-up that ran out of time is tried again: what it waits for is a process that the kernel does not let go.
+pub const CHORE_LATER: Duration = Duration::from_secs(60);
 /// For the end of all processes of a discarded instance, after SIGKILL.
 pub const DISCARD_TIMEOUT: Duration = Duration::from_secs(10);
 /// For the lock of the data directory, if somebody still has it.
