@@ -14,6 +14,7 @@ use crate::shares::{Shares, Short};
 use crate::wire::backlog::Backlog;
 use crate::wire::http_in::{Parser, Phase, Step};
 use mio::net::{TcpStream, UnixStream};
+use nix::sys::socket::{MsgFlags, recv};
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsRawFd, RawFd};
@@ -46,6 +47,13 @@ impl Socket {
             Socket::Tcp(socket) => socket.local_addr().map(proof::address).unwrap_or_default(),
             Socket::Unix(_) => proof::UNIX.to_string(),
         }
+    }
+
+    /// Is what it has sent first a HEAD, whose answer has no body? Looks and takes nothing; no, if nothing is there yet.
+    pub fn begins_with_head(&self) -> bool {
+        let mut first = [0; 5];
+        let look = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+        recv(self.as_raw_fd(), &mut first, look).is_ok_and(|n| first[..n] == *b"HEAD ")
     }
 
     pub fn source(&mut self) -> &mut dyn mio::event::Source {
@@ -428,6 +436,17 @@ mod tests {
         client.readable = true;
         client.drain(&mut scratch, 2 * SECOND);
         assert_eq!(client.doing, Doing::Closed);
+    }
+
+    #[test]
+    fn a_head_request_is_known_by_its_first_bytes_which_stay_where_they_are() {
+        for (sent, is_head) in [("", false), ("HEA", false), ("HEAD / HTTP/1.1\r\n", true), ("GET /", false)] {
+            let (mut client, mut peer) = client();
+            peer.write_all(sent.as_bytes()).unwrap();
+            assert_eq!(client.socket.begins_with_head(), is_head, "{sent}");
+            let mut scratch = [0; 64];
+            assert_eq!(client.socket.read(&mut scratch).unwrap_or(0), sent.len());
+        }
     }
 
     #[test]

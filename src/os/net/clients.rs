@@ -7,9 +7,9 @@ use crate::api::rest::{self, Interpreted};
 use crate::core::Core;
 use crate::core::contract::{Input, Now};
 use crate::ids::{ConnId, IdMap};
-use crate::limits::{BUFFER_KEPT_MAX, BYTES_AT_ONCE, CONNECTIONS_MAX, CONNECTIONS_REFUSED_MAX, OVERLOAD_RETRY};
+use crate::limits::{BUFFER_KEPT_MAX, BYTES_AT_ONCE, CONNECTIONS_MAX, CONNECTIONS_REFUSED_MAX};
 use crate::model::definition::{Definition, PullPolicy, Source as RootfsSource};
-use crate::model::fault::{Code, Fault, Outcome};
+use crate::model::fault::{Code, Fault};
 use crate::model::news::News;
 use crate::os::event_loop::boot::Came;
 use crate::os::event_loop::token::Source;
@@ -17,6 +17,7 @@ use crate::os::net::client::{Client, Doing, Read1};
 use crate::os::net::descriptors::Descriptors;
 use crate::os::net::holding::{Holding, Strangers};
 use crate::os::net::proxy::{self, Handed};
+use crate::os::net::refusals::{self, crowded_call, crowded_message, crowded_out, overloaded};
 use crate::sandbox::container::network;
 use crate::sandbox::container::plan::Networking;
 use crate::sandbox::image::Images;
@@ -111,7 +112,9 @@ impl Clients {
         if refused || !self.descriptors.spare(&socket) {
             shares.give_back(&owner, Resource::Connections, usize::from(counted));
             // Best effort, and no lingering: it is a fresh socket, so the few bytes fit its buffer.
-            _ = socket.write(http_out::BUSY);
+            let mut busy = Vec::new();
+            http_out::write_busy(&mut busy, self.date.at(now.unix_ms), socket.begins_with_head());
+            _ = socket.write(&busy);
             return Ok(());
         }
         self.minted += 1;
@@ -128,7 +131,8 @@ impl Clients {
         let holding = Holding::new(owner, usize::from(counted));
         let mut client = Client::new(id, socket, peer, holding, now.mono_ms);
         if !counted {
-            client.out.tail().extend_from_slice(http_out::BUSY);
+            let head_only = client.socket.begins_with_head();
+            http_out::write_busy(client.out.tail(), self.date.at(now.unix_ms), head_only);
             client.doing = Doing::Closing;
         }
         self.map.insert(id, client);
@@ -212,11 +216,15 @@ impl Clients {
                     client.out.tail().extend_from_slice(http_out::CONTINUE);
                     self.touched.push(id);
                 }
-                Read1::Step(Step::Refuse(fault)) => return self.refuse(id, rest::refuse(&fault), shares, now),
+                Read1::Step(Step::Refuse(fault)) => {
+                    let response = refusals::unread(fault, client.parser.refused_path());
+                    return self.refuse(id, response, shares, now);
+                }
                 Read1::Step(Step::Request) => {
                     // Also one that came all at once, with others behind it: what is held is counted before it is kept.
                     if let Err(short) = client.count(shares) {
-                        return self.refuse(id, overloaded(short), shares, now);
+                        let response = refusals::unread(overloaded(short), &client.parser.request().path);
+                        return self.refuse(id, response, shares, now);
                     }
                     return self.request(id, core, shares, now);
                 }
@@ -259,7 +267,8 @@ impl Clients {
         }
         let response = match rest::interpret(&request, core.tokens(), &client.peer, &mut client.shown) {
             Ok(Interpreted::Ask { who, ask }) => {
-                let refused = client.holding.belongs_to(&who, shares).err().map(overloaded);
+                let refused = client.holding.belongs_to(&who, shares).err();
+                let refused = refused.map(|short| refusals::unread(overloaded(short), &request.path));
                 let refused = refused.or_else(|| {
                     let definition = core.proposed(&who, &ask)?;
                     let image = missing_image(&definition, &self.images, &self.registries);
@@ -486,7 +495,8 @@ impl Clients {
         let in_request = client.parser.phase() != Phase::Idle;
         if client.doing == Doing::Reading && in_request && !client.has_backlog() {
             let fault = Fault::new(Code::RequestTimeout, "the request did not arrive in time");
-            self.refuse(id, rest::refuse(&fault), shares, now);
+            let path = client.parser.head().map(|head| head.path.into_owned()).unwrap_or_default();
+            self.refuse(id, refusals::unread(fault, &path), shares, now);
         } else {
             self.drop_client(id, core, shares, now);
         }
@@ -524,7 +534,8 @@ fn admissible(client: &mut Client, shares: &mut Shares, core: &Core, now: Now) -
             return Err(response);
         }
         if let Some(who) = client.shown.who() {
-            client.holding.belongs_to(who, shares).map_err(overloaded)?;
+            let counted = client.holding.belongs_to(who, shares);
+            counted.map_err(|short| refusals::unread(overloaded(short), &head.path))?;
         }
     }
     // What nobody has shown a token for is answered from its head alone.
@@ -532,39 +543,10 @@ fn admissible(client: &mut Client, shares: &mut Shares, core: &Core, now: Now) -
         let why = format!("without a token a body of more than {BUFFER_KEPT_MAX} bytes is not read");
         return Err(rest::refuse(&Fault::new(Code::PayloadTooLarge, why)));
     }
-    client.count(shares).map_err(overloaded)
-}
-
-fn overloaded(short: Short) -> Response {
-    let why = match short {
-        Short::Owner => {
-            "your other requests and connections take all that one token may have; end some, or send less at once"
-        }
-        Short::Whole => "requests of other clients fill the memory there is for them; try again, or send less at once",
-    };
-    rest::refuse(&Fault::new(Code::Overloaded, why).retry_after_ms(OVERLOAD_RETRY.as_millis() as u64))
-}
-
-/// For an answer that has no room, because its client does not read those that it has.
-fn crowded(short: Short) -> Fault {
-    let why = match short {
-        Short::Owner => "answers and streams that you have not read take all that one token may have; read them first",
-        Short::Whole => "answers that other clients have not read take all the memory there is for them; try again",
-    };
-    Fault::new(Code::Overloaded, why).retry_after_ms(OVERLOAD_RETRY.as_millis() as u64)
-}
-
-fn crowded_out(short: Short) -> Response {
-    rest::refuse(&crowded(short))
-}
-
-/// The server has answered, so whatever it was asked to do is done.
-fn crowded_call(short: Short) -> Response {
-    rest::refuse(&crowded(short).outcome(Outcome::SentUnknown))
-}
-
-fn crowded_message(short: Short) -> Response {
-    mcp::refuse(None, &crowded(short).outcome(Outcome::SentUnknown))
+    client.count(shares).map_err(|short| match client.parser.head() {
+        Some(head) => refusals::unread(overloaded(short), &head.path),
+        None => rest::refuse(&overloaded(short)),
+    })
 }
 
 /// Nor for a network that nobody has configured.
