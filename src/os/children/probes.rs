@@ -11,10 +11,9 @@ use crate::sandbox::cleanup::sweep;
 use crate::sandbox::container::plan::{Layout, Runtime, RuntimeKind, Users};
 use crate::sandbox::host::probe;
 use std::collections::{BTreeMap, HashMap};
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 
 pub struct Probes {
     layout: Layout,
@@ -23,9 +22,8 @@ pub struct Probes {
     running: HashMap<i32, Probe>,
     usable: BTreeMap<String, Runtime>,
     unusable: Vec<(String, String)>,
-    /// Fingerprints of runtimes that are known to work.
-    known: Vec<String>,
-    file: PathBuf,
+    /// Those that an earlier daemon has seen work, as they did.
+    known: BTreeMap<String, Runtime>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -59,10 +57,12 @@ impl Probes {
         unusable: Vec<(String, String)>,
         children: &mut Children,
     ) -> io::Result<Probes> {
-        let file = probe::memory(layout);
-        let known = probe::read_memory(&file);
+        // Here, where nobody is served yet: it is the runtime's own file that is looked at.
+        let remembered = probe::read_memory(&probe::memory(layout));
+        let as_known = |(name, runtime): (&String, &Runtime)| Some((name.clone(), probe::among(&remembered, runtime)?));
+        let known = usable.iter().filter_map(as_known).collect();
         let (layout, phase, running) = (layout.clone(), Phase::Sweeping(0), HashMap::new());
-        let probes = Probes { layout, phase, running, usable, unusable, known, file };
+        let probes = Probes { layout, phase, running, usable, unusable, known };
         probes.sweep(children)?;
         Ok(probes)
     }
@@ -88,12 +88,11 @@ impl Probes {
         }
         self.phase = Phase::Probing;
         for provider in self.usable.keys().cloned().collect::<Vec<_>>() {
-            let runtime = &self.usable[&provider];
             // A plain child needs no proof.
-            if runtime.kind == RuntimeKind::Plain {
+            if self.usable[&provider].kind == RuntimeKind::Plain {
                 continue;
             }
-            match probe::among(&self.known, runtime) {
+            match self.known.remove(&provider) {
                 Some(known) => _ = self.usable.insert(provider, known),
                 None => self.try_out(provider, 0, children),
             }
@@ -153,9 +152,6 @@ impl Probes {
             return None;
         }
         self.phase = Phase::Told;
-        let known: Vec<String> = self.usable.values().map(probe::fingerprint).collect();
-        // To forget is no harm: it costs the next start a container.
-        _ = fs::write(&self.file, known.join("\n"));
         Some(Verdict { usable: std::mem::take(&mut self.usable), unusable: std::mem::take(&mut self.unusable) })
     }
 }

@@ -11,6 +11,7 @@ use crate::os::children::probes::Probes;
 use crate::os::children::pulls::Pulls;
 use crate::os::children::reap::Children;
 use crate::os::event_loop::clock::Clock;
+use crate::os::event_loop::lookups::{Lookups, WhereToLook};
 use crate::os::event_loop::notify::Notify;
 use crate::os::event_loop::pending::Pending;
 use crate::os::event_loop::random::random;
@@ -30,7 +31,6 @@ use crate::os::net::unix_socket;
 use crate::sandbox::container::plan::{Layout, Networking, Runtime, default_reserve_bytes};
 use crate::sandbox::host::cgroup::Hierarchies;
 use crate::sandbox::host::probe;
-use crate::sandbox::image::Images;
 use crate::shares::{Owner, Resource, Shares};
 use crate::store::cluster::Cluster;
 use crate::store::premises;
@@ -57,6 +57,7 @@ pub struct Boot {
     pub alarm: Alarm,
     pub listeners: Vec<Listener>,
     pub clients: Clients,
+    pub lookups: Lookups,
     pub shares: Shares,
     pub children: Children,
     pub instances: Instances,
@@ -158,14 +159,20 @@ fn prepare(config: &Config, file: Option<PathBuf>, filter: &'static LogFilter) -
     };
     let meter =
         Meter::spawn(config.data_dir.clone(), disk_reserve_bytes, wake()).map_err(failed("the meter's thread"))?;
-    let reload = Reload::new(config.clone(), file, filter);
+    let reload = Reload::new(config.clone(), filter);
+    let places = WhereToLook {
+        layout: layout.clone(),
+        registries: config.registries(),
+        networking: networking.clone(),
+        config_file: file,
+    };
+    let lookups = Lookups::spawn(places, wake()).map_err(failed("the look-up thread"))?;
 
     let pulls = Pulls::new(layout.clone(), config.registries());
-    let images = Images::of(&layout);
     let boot_id = format!("{:08x}", u32::from_le_bytes(seed[..4].try_into().expect("4 of 32")));
     let settings = LaunchSettings {
         layout: layout.clone(),
-        networking: networking.clone(),
+        networking,
         host_paths: config.host_paths.clone(),
         disk_reserve_bytes,
         boot_id,
@@ -181,7 +188,8 @@ fn prepare(config: &Config, file: Option<PathBuf>, filter: &'static LogFilter) -
         signals,
         alarm,
         listeners,
-        clients: Clients::new(images, config.registries(), networking, descriptors),
+        clients: Clients::new(descriptors),
+        lookups,
         shares: shares_of_this_host(descriptors),
         probes,
         children,

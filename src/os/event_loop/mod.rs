@@ -2,6 +2,8 @@
 
 pub mod boot;
 pub mod clock;
+pub mod held_answers;
+pub mod lookups;
 pub mod notify;
 pub mod pending;
 pub mod random;

@@ -14,14 +14,18 @@
 use crate::api::response::Answer;
 use crate::core::Core;
 use crate::core::contract::{Input, Now, Output};
+use crate::ids::{ConnId, InstanceId};
 use crate::limits::{ACCEPT_PAUSE, HOLD, LAST_ANSWERS};
 use crate::model::instance::ExitCause;
+use crate::model::status::Usage;
 use crate::os::children::database::Database;
 use crate::os::children::probes::{Probes, Verdict};
 use crate::os::children::pulls::Pulls;
 use crate::os::children::reap::{Children, Role};
 use crate::os::event_loop::boot::{Boot, Listener};
 use crate::os::event_loop::clock::Clock;
+use crate::os::event_loop::held_answers::HeldAnswers;
+use crate::os::event_loop::lookups::{Finding, Lookups, Question};
 use crate::os::event_loop::notify::Notify;
 use crate::os::event_loop::pending::Pending;
 use crate::os::event_loop::reload::Reload;
@@ -30,7 +34,7 @@ use crate::os::event_loop::timer::Alarm;
 use crate::os::event_loop::token::Source;
 use crate::os::instances::Instances;
 use crate::os::logs::files::LogFiles;
-use crate::os::net::clients::Clients;
+use crate::os::net::clients::{Clients, LookedUp};
 use crate::sandbox::host::probe;
 use crate::shares::Shares;
 use mio::event::Event;
@@ -48,6 +52,8 @@ pub struct Reactor {
     /// A listener whose accept failed for want of descriptors is tried again after this time.
     accept_again_ms: Option<u64>,
     clients: Clients,
+    lookups: Lookups,
+    held_answers: HeldAnswers,
     /// Who has how much of what clients and servers can make this process hold.
     shares: Shares,
     /// Who each pid is.
@@ -86,6 +92,8 @@ impl Reactor {
             listeners: boot.listeners,
             accept_again_ms: None,
             clients: boot.clients,
+            lookups: boot.lookups,
+            held_answers: HeldAnswers::default(),
             shares: boot.shares,
             children: boot.children,
             instances: boot.instances,
@@ -158,6 +166,7 @@ impl Reactor {
             self.clients.next_deadline(),
             self.database.next_deadline(),
             self.notify.next_deadline(),
+            self.held_answers.next_deadline(),
             self.instances.next_deadline(),
             self.accept_again_ms,
             self.leave_by_ms,
@@ -228,6 +237,30 @@ impl Reactor {
         for (server, entries) in self.logs.restored() {
             self.core.handle(Input::LogRestored { server, entries }, now);
         }
+        for found in self.lookups.heard(now.mono_ms) {
+            self.looked(found, now);
+        }
+    }
+
+    fn looked(&mut self, found: Finding, now: Now) {
+        match found {
+            Finding::Definition { conn, wants, fault, here: _ } => {
+                self.clients.looked(conn, LookedUp { wants, fault }, &mut self.core, &mut self.shares, now);
+            }
+            Finding::Image { pull, here } => {
+                if let Some(known) = self.pulls.looked(pull, here, &mut self.children, self.poll.registry()) {
+                    self.core.handle(known, now);
+                }
+            }
+            Finding::Usage { conn, usage } => self
+                .answer_held(conn, now, |instances, instance| usage.map(|fresh| instances.complete(instance, fresh))),
+            Finding::Config(read) => {
+                if let Some(default_provider) = self.reload.take(read) {
+                    self.core.handle(Input::Reconfigured { default_provider }, now);
+                }
+                self.notify.reloaded();
+            }
+        }
     }
 
     fn signalled(&mut self, now: Now) {
@@ -241,10 +274,7 @@ impl Reactor {
         }
         if signalled.reload {
             self.notify.reloading();
-            if let Some(default_provider) = self.reload.again() {
-                self.core.handle(Input::Reconfigured { default_provider }, now);
-            }
-            self.notify.reloaded();
+            self.lookups.ask(Question::Config);
         }
         if signalled.summary {
             self.summarise();
@@ -301,6 +331,7 @@ impl Reactor {
     fn follow_probes(&mut self, now: Now) {
         if let Some(Verdict { usable, unusable }) = self.probes.verdict() {
             let providers = usable.keys().cloned().collect();
+            self.lookups.ask(Question::Remember { runtimes: usable.values().cloned().collect() });
             self.instances.provide(usable);
             self.core.handle(Input::Swept { providers, unusable }, now);
         }
@@ -315,6 +346,9 @@ impl Reactor {
         self.clients.expire(&mut self.core, &mut self.shares, now);
         self.database.tick(&mut self.children, now);
         self.notify.tick(|| self.core.status_line(), now.mono_ms);
+        while let Some(conn) = self.held_answers.overdue(now.mono_ms) {
+            self.answer_held(conn, now, Instances::usage);
+        }
         if self.accept_again_ms.is_some_and(|at| at <= now.mono_ms) {
             self.accept_again_ms = None;
             for index in 0..self.listeners.len() {
@@ -329,18 +363,24 @@ impl Reactor {
         for handed in self.clients.take_handed() {
             self.instances.ports.relay(handed, (self.poll.registry(), &mut self.shares, now));
         }
+        for (conn, wants) in self.clients.take_questions() {
+            self.lookups.ask(Question::Definition { conn, wants });
+        }
         while let Some(output) = self.core.poll_output() {
             match output {
                 Output::Answer { conn, answer } => {
-                    let answer = self.with_usage(answer);
-                    self.clients.answer(conn, answer, &mut self.core, &mut self.shares, now);
+                    if let Some(answer) = self.with_usage(conn, answer, now) {
+                        self.clients.answer(conn, answer, &mut self.core, &mut self.shares, now);
+                    }
                 }
                 Output::Event { conn, event } => self.clients.event(conn, &event),
                 Output::News { conn, news } => self.clients.news(conn, &news),
                 Output::EndStream { conn } => self.clients.end_stream(conn),
                 Output::Pull { pull, image, policy } => {
-                    let known = self.pulls.begin(pull, image, policy, &mut self.children, self.poll.registry());
-                    self.core.handle(known, now);
+                    let with = (&mut self.children, self.poll.registry(), now);
+                    if let Some(known) = self.pulls.begin(pull, image, policy, &mut self.lookups, with) {
+                        self.core.handle(known, now);
+                    }
                 }
                 Output::AbandonPull { pull } => self.pulls.abandon(pull),
                 Output::Launch { instance, provider, definition } => {
@@ -384,10 +424,16 @@ impl Reactor {
         }
     }
 
-    fn with_usage(&mut self, mut answer: Answer) -> Answer {
+    /// Of a list, what its servers used of late. Of one server, what it uses now: None, and the answer waits for a look.
+    fn with_usage(&mut self, conn: ConnId, mut answer: Answer, now: Now) -> Option<Answer> {
         match &mut answer {
             Answer::Registered(view) | Answer::Status(view) => {
-                view.usage = view.instance.and_then(|instance| self.instances.usage_now(instance));
+                if let Some(cgroup) = view.instance.and_then(|instance| self.instances.cgroup(instance)) {
+                    self.lookups.ask(Question::Usage { conn, cgroup: Box::new(cgroup.clone()) });
+                    self.held_answers.hold(conn, answer, now.mono_ms);
+                    self.clients.hold(conn);
+                    return None;
+                }
             }
             Answer::List(views) => {
                 for view in views {
@@ -412,7 +458,15 @@ impl Reactor {
             | Answer::TokenRevoked
             | Answer::Refused(_) => {}
         }
-        answer
+        Some(answer)
+    }
+
+    fn answer_held(&mut self, conn: ConnId, now: Now, usage: impl Fn(&Instances, InstanceId) -> Option<Usage>) {
+        let Some(mut answer) = self.held_answers.release(conn) else { return };
+        if let Answer::Registered(view) | Answer::Status(view) = &mut answer {
+            view.usage = view.instance.and_then(|instance| usage(&self.instances, instance));
+        }
+        self.clients.answer(conn, answer, &mut self.core, &mut self.shares, now);
     }
 
     /// For SIGUSR1: everything an operator may want to know, and nothing that is secret.
@@ -455,6 +509,7 @@ impl Reactor {
             && self.instances.is_at_rest()
             && self.pulls.is_at_rest()
             && self.probes.is_idle()
+            && self.held_answers.is_empty()
             && (self.clients.unanswered() == 0 || self.leave_by_ms.is_none_or(|at| at <= now.mono_ms))
             && self.database.stop(&mut self.children, now)
         {

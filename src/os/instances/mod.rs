@@ -541,10 +541,14 @@ impl Instances {
         self.meter.usage(instance)
     }
 
-    /// As above, and looked at now: four files of kernel memory, good for one instance but not for a list of them.
-    pub fn usage_now(&self, instance: InstanceId) -> Option<Usage> {
-        let cgroup = self.map.get(&instance)?.cgroup.as_ref()?;
+    /// Where that is to be seen; none: nowhere.
+    pub fn cgroup(&self, instance: InstanceId) -> Option<&CgroupFiles> {
+        self.map.get(&instance)?.cgroup.as_ref()
+    }
+
+    /// A fresh look at its cgroup, with what only the meter knows.
+    pub fn complete(&self, instance: InstanceId, fresh: Usage) -> Usage {
         let last = self.meter.usage(instance).unwrap_or_default();
-        Some(Usage { cpu_percent: last.cpu_percent, disk_bytes: last.disk_bytes, ..cgroup.usage()? })
+        Usage { cpu_percent: last.cpu_percent, disk_bytes: last.disk_bytes, ..fresh }
     }
 }

@@ -98,6 +98,9 @@ impl AsRawFd for Socket {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doing {
     Reading,
+    /// Something is looked up on a disk for it, before the core has its request or after that is answered. Not for long, so
+    /// one that will send no more still gets its answer.
+    LookingUp,
     /// The core has its request.
     Waiting,
     /// An open stream of events.
@@ -300,8 +303,13 @@ impl Client {
         match self.doing {
             Doing::Reading => self.readable || self.parser.phase() != Phase::Idle,
             Doing::Lingering { .. } => self.readable,
-            Doing::Waiting | Doing::Streaming | Doing::Closing | Doing::Closed => false,
+            Doing::LookingUp | Doing::Waiting | Doing::Streaming | Doing::Closing | Doing::Closed => false,
         }
+    }
+
+    /// A whole one, which the core has not taken.
+    pub fn has_request(&self) -> bool {
+        self.parser.phase() == Phase::Complete
     }
 
     pub fn has_backlog(&self) -> bool {
@@ -328,7 +336,7 @@ impl Client {
                 Phase::Head => HEAD_TIMEOUT,
                 Phase::Body | Phase::Complete => BODY_TIMEOUT,
             }),
-            Doing::Waiting | Doing::Streaming => None,
+            Doing::LookingUp | Doing::Waiting | Doing::Streaming => None,
             Doing::Lingering { until_ms, .. } => within(LINGER_SILENCE_MAX).map(|at| at.min(until_ms)),
             Doing::Closing | Doing::Closed => within(WRITE_TIMEOUT),
         };

@@ -7,22 +7,17 @@ use crate::api::rest::{self, Interpreted};
 use crate::core::Core;
 use crate::core::contract::{Input, Now};
 use crate::ids::{ConnId, IdMap};
-use crate::limits::{BUFFER_KEPT_MAX, BYTES_AT_ONCE, CONNECTIONS_MAX, CONNECTIONS_REFUSED_MAX};
-use crate::model::definition::{Definition, PullPolicy, Source as RootfsSource};
+use crate::limits::{BUFFER_KEPT_MAX, BYTES_AT_ONCE, CONNECTIONS_MAX, CONNECTIONS_REFUSED_MAX, LOOK_UP_WAIT};
 use crate::model::fault::{Code, Fault};
 use crate::model::news::News;
 use crate::os::event_loop::boot::Came;
+use crate::os::event_loop::lookups::Wants;
 use crate::os::event_loop::token::Source;
 use crate::os::net::client::{Client, Doing, Read1};
 use crate::os::net::descriptors::Descriptors;
 use crate::os::net::holding::{Holding, Strangers};
 use crate::os::net::proxy::{self, Handed};
 use crate::os::net::refusals::{self, crowded_call, crowded_message, crowded_out, overloaded};
-use crate::sandbox::container::network;
-use crate::sandbox::container::plan::Networking;
-use crate::sandbox::image::Images;
-use crate::sandbox::image::registry::reference::reference;
-use crate::sandbox::image::registry::{PullError, Registries};
 use crate::shares::{Owner, Resource, Shares, Short};
 use crate::wire::http_in::{Method, Parser, Phase, Step};
 use crate::wire::http_out::{self, Framing, Response};
@@ -33,13 +28,17 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::io::{self, Write};
 
+/// What the disk has said to a request.
+pub struct LookedUp {
+    pub wants: Wants,
+    pub fault: Option<Fault>,
+}
+
 pub struct Clients {
     map: IdMap<ConnId, Client>,
     minted: u64,
-    /// Where images are, for the one question that is asked of the disk: is it there?
-    images: Images,
-    registries: Registries,
-    networking: Networking,
+    /// What registrations ask of the disk, before the core hears of them.
+    questions: Vec<(ConnId, Wants)>,
     /// Connections that are the proxy's from here on.
     handed: Vec<Handed>,
     descriptors: Descriptors,
@@ -57,13 +56,11 @@ pub struct Clients {
 }
 
 impl Clients {
-    pub fn new(images: Images, registries: Registries, networking: Networking, descriptors: Descriptors) -> Clients {
+    pub fn new(descriptors: Descriptors) -> Clients {
         Clients {
             map: IdMap::default(),
             minted: 0,
-            images,
-            registries,
-            networking,
+            questions: Vec::new(),
             handed: Vec::new(),
             descriptors,
             strangers: Strangers::default(),
@@ -86,6 +83,10 @@ impl Clients {
 
     pub fn take_handed(&mut self) -> Vec<Handed> {
         std::mem::take(&mut self.handed)
+    }
+
+    pub fn take_questions(&mut self) -> Vec<(ConnId, Wants)> {
+        std::mem::take(&mut self.questions)
     }
 
     pub fn has_runnable(&self) -> bool {
@@ -226,7 +227,7 @@ impl Clients {
                         let response = refusals::unread(overloaded(short), &client.parser.request().path);
                         return self.refuse(id, response, shares, now);
                     }
-                    return self.request(id, core, shares, now);
+                    return self.request(id, None, core, shares, now);
                 }
                 Read1::Step(Step::NeedMore) => unreachable!("read() goes on instead"),
             }
@@ -249,7 +250,22 @@ impl Clients {
         self.respond(id, response, shares, now);
     }
 
-    fn request(&mut self, id: ConnId, core: &mut Core, shares: &mut Shares, now: Now) {
+    /// The disk was looked at for this client's request, which is read again: meanwhile it may mean something else.
+    pub fn looked(&mut self, id: ConnId, place: LookedUp, core: &mut Core, shares: &mut Shares, now: Now) {
+        if self.map.get(&id).is_some_and(|client| client.doing == Doing::LookingUp && client.has_request()) {
+            self.request(id, Some(place), core, shares, now);
+        }
+    }
+
+    /// The core has answered, and something is still looked up for that answer.
+    pub fn hold(&mut self, id: ConnId) {
+        if let Some(client) = self.map.get_mut(&id).filter(|client| client.doing == Doing::Waiting) {
+            client.doing = Doing::LookingUp;
+        }
+    }
+
+    /// `place`: what the disk has said to it.
+    fn request(&mut self, id: ConnId, place: Option<LookedUp>, core: &mut Core, shares: &mut Shares, now: Now) {
         let client = self.map.get_mut(&id).expect("it is being served");
         client.doing = Doing::Waiting;
         client.deadline_ms = None;
@@ -269,11 +285,20 @@ impl Clients {
             Ok(Interpreted::Ask { who, ask }) => {
                 let refused = client.holding.belongs_to(&who, shares).err();
                 let refused = refused.map(|short| refusals::unread(overloaded(short), &request.path));
-                let refused = refused.or_else(|| {
-                    let definition = core.proposed(&who, &ask)?;
-                    let image = missing_image(&definition, &self.images, &self.registries);
-                    Some(rest::refuse(&image.or_else(|| missing_network(&definition, &self.networking))?))
-                });
+                let wants = core.proposed(&who, &ask).and_then(|definition| Wants::of(&definition));
+                let refused = match (refused, wants, place) {
+                    (Some(refusal), _, _) => Some(refusal),
+                    (None, None, _) => None,
+                    (None, Some(wants), Some(place)) if place.wants == wants => {
+                        place.fault.map(|fault| rest::refuse(&fault))
+                    }
+                    (None, Some(wants), _) => {
+                        client.doing = Doing::LookingUp;
+                        client.deadline_ms = Some(now.mono_ms + LOOK_UP_WAIT.as_millis() as u64);
+                        self.questions.push((id, wants));
+                        return self.touched.push(id);
+                    }
+                };
                 match refused {
                     None => {
                         if client.hung_up {
@@ -497,6 +522,10 @@ impl Clients {
             let fault = Fault::new(Code::RequestTimeout, "the request did not arrive in time");
             let path = client.parser.head().map(|head| head.path.into_owned()).unwrap_or_default();
             self.refuse(id, refusals::unread(fault, &path), shares, now);
+        } else if client.doing == Doing::LookingUp {
+            let fault =
+                Fault::new(Code::Unavailable, "the disk does not say whether the image and the network are there");
+            self.respond(id, rest::refuse(&fault.retry_after_ms(1_000)), shares, now);
         } else {
             self.drop_client(id, core, shares, now);
         }
@@ -547,33 +576,4 @@ fn admissible(client: &mut Client, shares: &mut Shares, core: &Core, now: Now) -
         Some(head) => refusals::unread(overloaded(short), &head.path),
         None => rest::refuse(&overloaded(short)),
     })
-}
-
-/// Nor for a network that nobody has configured.
-fn missing_network(definition: &Definition, networking: &Networking) -> Option<Fault> {
-    let name = definition.network.as_ref().filter(|name| !network::exists(networking, name))?;
-    let dirs: Vec<String> = networking.conf_dirs.iter().map(|dir| dir.display().to_string()).collect();
-    let why = format!("there is no network {name}: no CNI configuration in {} has this name", dirs.join(" or "));
-    Some(Fault::field("network", why))
-}
-
-/// A definition must not be stored for an image that is not here and cannot come. One look at the disk, for a new
-/// definition only; what a registry has is found out by the start.
-fn missing_image(definition: &Definition, images: &Images, registries: &Registries) -> Option<Fault> {
-    let RootfsSource::Image(name) = &definition.source else { return None };
-    let can_come = match definition.pull_policy {
-        PullPolicy::Missing | PullPolicy::Always => reference(name, registries.default.as_deref()).map(|r| r.is_some()),
-        PullPolicy::Never => Ok(false),
-    };
-    let why = match (images.resolve(name), can_come, definition.pull_policy) {
-        (Ok(Some(_)), _, PullPolicy::Missing | PullPolicy::Never) | (Ok(_), Ok(true), _) => return None,
-        (Ok(_), Ok(false), PullPolicy::Missing | PullPolicy::Always) => {
-            PullError::NoRegistry { image: name.clone() }.to_string()
-        }
-        (Ok(_), Ok(false), PullPolicy::Never) => {
-            format!("{name} is not here, and pull_policy is never; `stdiod image import PATH --name {name}` brings it")
-        }
-        (Err(e), _, _) | (_, Err(e), _) => e.to_string(),
-    };
-    Some(Fault::new(Code::ImageNotFound, format!("image: {why}")).with("field", "image"))
 }
