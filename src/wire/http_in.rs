@@ -41,7 +41,7 @@ pub enum Step {
 
 /// What the parser is waiting for, which is what a timeout depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum RequestPhase {
     /// No byte of a next request is there.
     Idle,
     Head,
@@ -290,18 +290,18 @@ impl Parser {
         }
     }
 
-    pub fn phase(&self) -> Phase {
+    pub fn phase(&self) -> RequestPhase {
         match self.state {
-            State::RequestLine { .. } if self.buffered() == 0 => Phase::Idle,
-            State::RequestLine { .. } | State::Fields(_) => Phase::Head,
-            State::Length { .. } | State::Chunked(_) => Phase::Body,
-            State::Complete { .. } | State::Refused(_) => Phase::Complete,
+            State::RequestLine { .. } if self.buffered() == 0 => RequestPhase::Idle,
+            State::RequestLine { .. } | State::Fields(_) => RequestPhase::Head,
+            State::Length { .. } | State::Chunked(_) => RequestPhase::Body,
+            State::Complete { .. } | State::Refused(_) => RequestPhase::Complete,
         }
     }
 
     /// No: leave the bytes in the socket, so that a client that is not being answered has to wait.
     pub fn wants_bytes(&self) -> bool {
-        self.phase() != Phase::Complete
+        self.phase() != RequestPhase::Complete
     }
 
     /// Bytes held of the current request and of what was read behind it.
@@ -321,7 +321,7 @@ impl Parser {
         if matches!(self.state, State::Fields(_)) && !self.read_fields()? {
             return Ok(Step::NeedMore);
         }
-        let asked = self.phase() == Phase::Body && std::mem::take(&mut self.head.awaits_continue);
+        let asked = self.phase() == RequestPhase::Body && std::mem::take(&mut self.head.awaits_continue);
         if asked && self.buffered() == self.head.body.start {
             return Ok(Step::Continue);
         }

@@ -17,7 +17,7 @@ use std::os::fd::OwnedFd;
 
 pub struct Probes {
     layout: Layout,
-    phase: Phase,
+    phase: Progress,
     /// By pid.
     running: HashMap<i32, Probe>,
     usable: BTreeMap<String, Runtime>,
@@ -27,7 +27,7 @@ pub struct Probes {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum Progress {
     /// With how many sweeps that were killed.
     Sweeping(u32),
     Probing,
@@ -61,7 +61,7 @@ impl Probes {
         let remembered = probe::read_memory(&probe::memory(layout));
         let as_known = |(name, runtime): (&String, &Runtime)| Some((name.clone(), probe::among(&remembered, runtime)?));
         let known = usable.iter().filter_map(as_known).collect();
-        let (layout, phase, running) = (layout.clone(), Phase::Sweeping(0), HashMap::new());
+        let (layout, phase, running) = (layout.clone(), Progress::Sweeping(0), HashMap::new());
         let probes = Probes { layout, phase, running, usable, unusable, known };
         probes.sweep(children)?;
         Ok(probes)
@@ -74,9 +74,9 @@ impl Probes {
 
     /// The sweep has ended. What one that was killed has not done is still to be done; one that failed has said why.
     pub fn swept(&mut self, cause: ExitCause, children: &mut Children) {
-        if let (Phase::Sweeping(killed), ExitCause::Signal(signal)) = (self.phase, cause) {
+        if let (Progress::Sweeping(killed), ExitCause::Signal(signal)) = (self.phase, cause) {
             log::warn!("the sweep of leftovers was killed by signal {signal}");
-            self.phase = Phase::Sweeping(killed + 1);
+            self.phase = Progress::Sweeping(killed + 1);
             let why = match killed + 1 < CHORE_TRIES {
                 true => match self.sweep(children) {
                     Ok(()) => return,
@@ -86,7 +86,7 @@ impl Probes {
             };
             log::error!("there may be something left of an earlier life of this daemon: {why}");
         }
-        self.phase = Phase::Probing;
+        self.phase = Progress::Probing;
         for provider in self.usable.keys().cloned().collect::<Vec<_>>() {
             // A plain child needs no proof.
             if self.usable[&provider].kind == RuntimeKind::Plain {
@@ -148,10 +148,10 @@ impl Probes {
 
     /// Once, when all of them have ended.
     pub fn verdict(&mut self) -> Option<Verdict> {
-        if self.phase != Phase::Probing || !self.running.is_empty() {
+        if self.phase != Progress::Probing || !self.running.is_empty() {
             return None;
         }
-        self.phase = Phase::Told;
+        self.phase = Progress::Told;
         Some(Verdict { usable: std::mem::take(&mut self.usable), unusable: std::mem::take(&mut self.unusable) })
     }
 }

@@ -10,8 +10,8 @@ use crate::model::instance::{ExitCause, LaunchFault, LaunchFaultKind, PullStep};
 use crate::os::children::reap::{Children, Role};
 use crate::os::children::spawn;
 use crate::os::event_loop::lookups::{Lookups, Question};
-use crate::os::event_loop::token::Source;
-use crate::os::instances::pipes::{Drawn, Tap};
+use crate::os::event_loop::token::EventSource;
+use crate::os::instances::pipes::{OutputPipe, PipeRead};
 use crate::sandbox::container::plan::Layout;
 use crate::sandbox::image::registry::{PullOrder, Registries, pull};
 use crate::wire::lines::{Line, Lines};
@@ -20,7 +20,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::{HashMap, VecDeque};
 
-pub struct Pulls {
+pub struct PullChildren {
     layout: Layout,
     registries: Registries,
     /// Images of which it is not known yet whether they are here.
@@ -32,16 +32,16 @@ pub struct Pulls {
 
 struct Running {
     pid: i32,
-    tap: Tap,
+    tap: OutputPipe,
     lines: Lines,
     /// Its last word has been heard.
     over: bool,
 }
 
-impl Pulls {
-    pub fn new(layout: Layout, registries: Registries) -> Pulls {
+impl PullChildren {
+    pub fn new(layout: Layout, registries: Registries) -> PullChildren {
         let (asked, running, waiting) = (HashMap::new(), HashMap::new(), VecDeque::new());
-        Pulls { layout, registries, asked, running, waiting, scratch: vec![0; 16 * 1024] }
+        PullChildren { layout, registries, asked, running, waiting, scratch: vec![0; 16 * 1024] }
     }
 
     pub fn is_at_rest(&self) -> bool {
@@ -113,7 +113,7 @@ impl Pulls {
         let order = PullOrder { image, layout: self.layout.clone(), registries: self.registries.clone(), parent_pid };
         let started = spawn::own_child_heard(&pull::args(&order)).and_then(|(pid, pipe)| {
             children.add(pid, Role::Pull(pull));
-            let tap = Tap::register(pipe, Source::Pull(pull), registry)?;
+            let tap = OutputPipe::register(pipe, EventSource::Pull(pull), registry)?;
             Ok(Running { pid, tap, lines: Lines::with_max(PULL_LINE_MAX), over: false })
         });
         match started {
@@ -140,7 +140,7 @@ impl Pulls {
     /// All that is there: a puller says little, and has nobody to say more through.
     pub fn readable(&mut self, pull: PullId, core: &mut Core, now: Now) {
         let Some(running) = self.running.get_mut(&pull) else { return };
-        while let Drawn::Bytes(n) = running.tap.read(&mut self.scratch) {
+        while let PipeRead::Bytes(n) = running.tap.read(&mut self.scratch) {
             running.lines.feed(&self.scratch[..n]);
             while let Some(line) = running.lines.next_line() {
                 let Line::Whole(line) = line else { continue };

@@ -1,4 +1,5 @@
-//! The loop and what turns it: its phases, what an event is about, the clock, signals, and how it begins.
+//! The loop and what turns it: its phases, what an event is about, the clock, signals, how it begins, and the threads that
+//! look at the disk for it.
 
 pub mod boot;
 pub mod clock;

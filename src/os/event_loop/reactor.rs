@@ -20,7 +20,7 @@ use crate::model::instance::ExitCause;
 use crate::model::status::Usage;
 use crate::os::children::database::Database;
 use crate::os::children::probes::{Probes, Verdict};
-use crate::os::children::pulls::Pulls;
+use crate::os::children::pulls::PullChildren;
 use crate::os::children::reap::{Children, Role};
 use crate::os::event_loop::boot::{Boot, Listener};
 use crate::os::event_loop::clock::Clock;
@@ -31,7 +31,7 @@ use crate::os::event_loop::pending::Pending;
 use crate::os::event_loop::reload::Reload;
 use crate::os::event_loop::signals::Signals;
 use crate::os::event_loop::timer::Alarm;
-use crate::os::event_loop::token::Source;
+use crate::os::event_loop::token::EventSource;
 use crate::os::instances::Instances;
 use crate::os::logs::files::LogFiles;
 use crate::os::net::clients::{Clients, LookedUp};
@@ -59,7 +59,7 @@ pub struct Reactor {
     /// Who each pid is.
     children: Children,
     instances: Instances,
-    pulls: Pulls,
+    pulls: PullChildren,
     database: Database,
     pending: Pending,
     logs: LogFiles,
@@ -125,7 +125,7 @@ impl Reactor {
             self.clients.serve_runnable(&mut self.core, &mut self.shares, now);
             self.instances.ports.serve_runnable(&self.core, (self.poll.registry(), &mut self.shares, now));
             // The dead first: everything they ever said is read then, and that their pipes are closed is no more news.
-            let of_signals = |event: &&Event| Source::of(event.token()) == Source::Signals;
+            let of_signals = |event: &&Event| EventSource::of(event.token()) == EventSource::Signals;
             for event in events.iter().filter(of_signals) {
                 self.woke(event, now);
             }
@@ -180,28 +180,28 @@ impl Reactor {
     // --- 3: what became ready -----------------------------------------------------------------------------------
 
     fn woke(&mut self, event: &Event, now: Now) {
-        match Source::of(event.token()) {
-            Source::Listener(index) => self.accept(index, now),
-            Source::Client(conn) => self.clients.woke(conn, event, &mut self.core, &mut self.shares, now),
-            Source::Stdin(instance) => self.instances.stdin_writable(instance, self.poll.registry()),
-            Source::Stdout(instance) => {
+        match EventSource::of(event.token()) {
+            EventSource::Listener(index) => self.accept(index, now),
+            EventSource::Client(conn) => self.clients.woke(conn, event, &mut self.core, &mut self.shares, now),
+            EventSource::Stdin(instance) => self.instances.stdin_writable(instance, self.poll.registry()),
+            EventSource::Stdout(instance) => {
                 let (ended, registry) = (event.is_read_closed(), self.poll.registry());
                 self.instances.stdout_readable(instance, ended, registry, &mut self.core, now);
             }
-            Source::Stderr(instance) => {
+            EventSource::Stderr(instance) => {
                 let (ended, registry) = (event.is_read_closed(), self.poll.registry());
                 self.instances.stderr_readable(instance, ended, registry, &mut self.core, now);
             }
-            Source::Pull(pull) => self.pulls.readable(pull, &mut self.core, now),
-            Source::Signals => self.signalled(now),
+            EventSource::Pull(pull) => self.pulls.readable(pull, &mut self.core, now),
+            EventSource::Signals => self.signalled(now),
             // What is due is looked for in every turn.
-            Source::Alarm => self.alarm.rang(),
-            Source::Threads => self.threads_rang(now),
-            Source::Port(token) => {
+            EventSource::Alarm => self.alarm.rang(),
+            EventSource::Threads => self.threads_rang(now),
+            EventSource::Port(token) => {
                 let with = (self.poll.registry(), &mut self.shares, now);
                 self.instances.ports.woke(token, event, &mut self.core, with);
             }
-            Source::Pair(number) => self.instances.ports.pairs.woke(number, event, &mut self.shares, now),
+            EventSource::Pair(number) => self.instances.ports.pairs.woke(number, event, &mut self.shares, now),
         }
     }
 

@@ -16,7 +16,7 @@ use crate::model::definition::Definition;
 use crate::model::instance::{Exit, ExitCause, LaunchFault, LaunchFaultKind, StopSignal};
 use crate::model::status::Usage;
 use crate::os::children::chores::{Chores, Work};
-use crate::os::children::launch_turns::Turns;
+use crate::os::children::launch_turns::LaunchTurns;
 use crate::os::children::reap::{Children, Role};
 use crate::os::children::spawn;
 use crate::os::instances::meter::Meter;
@@ -129,7 +129,7 @@ pub struct Instances {
     /// Those that have spent their allowance, and when they may go on.
     held: BTreeSet<(u64, InstanceId)>,
     pub pace: Pace,
-    turns: Turns,
+    turns: LaunchTurns,
     chores: Chores,
 }
 
@@ -159,7 +159,7 @@ impl Instances {
             large: VecDeque::new(),
             held: BTreeSet::new(),
             pace: Pace::default(),
-            turns: Turns::of_this_host(),
+            turns: LaunchTurns::of_this_host(),
         }
     }
 

@@ -10,16 +10,16 @@ use crate::ids::{ConnId, IdMap};
 use crate::limits::{BUFFER_KEPT_MAX, BYTES_AT_ONCE, CONNECTIONS_MAX, CONNECTIONS_REFUSED_MAX, LOOK_UP_WAIT};
 use crate::model::fault::{Code, Fault};
 use crate::model::news::News;
-use crate::os::event_loop::boot::Came;
+use crate::os::event_loop::boot::NewConnection;
 use crate::os::event_loop::lookups::Wants;
-use crate::os::event_loop::token::Source;
-use crate::os::net::client::{Client, Doing, Read1};
+use crate::os::event_loop::token::EventSource;
+use crate::os::net::client::{Client, Doing, ReadOutcome};
 use crate::os::net::descriptors::Descriptors;
 use crate::os::net::holding::{Holding, Strangers};
 use crate::os::net::proxy::{self, Handed};
 use crate::os::net::refusals::{self, crowded_call, crowded_message, crowded_out, overloaded};
 use crate::shares::{Owner, Resource, Shares, Short};
-use crate::wire::http_in::{Method, Parser, Phase, Step};
+use crate::wire::http_in::{Method, Parser, RequestPhase, Step};
 use crate::wire::http_out::{self, Framing, Response};
 use crate::wire::times::DateLine;
 use mio::event::Event;
@@ -101,13 +101,13 @@ impl Clients {
 
     pub fn admit(
         &mut self,
-        came: Came,
+        came: NewConnection,
         registry: &Registry,
         core: &mut Core,
         shares: &mut Shares,
         now: Now,
     ) -> io::Result<()> {
-        let Came { mut socket, peer, owner } = came;
+        let NewConnection { mut socket, peer, owner } = came;
         let counted = self.make_room(&owner, core, shares, now);
         let refused = !counted && self.map.len() >= CONNECTIONS_MAX + CONNECTIONS_REFUSED_MAX;
         if refused || !self.descriptors.spare(&socket) {
@@ -120,7 +120,7 @@ impl Clients {
         }
         self.minted += 1;
         let id = ConnId(self.minted);
-        let token = Source::Client(id).token();
+        let token = EventSource::Client(id).token();
         if let Err(e) = registry.register(socket.source(), token, Interest::READABLE | Interest::WRITABLE) {
             shares.give_back(&owner, Resource::Connections, usize::from(counted));
             return Err(e);
@@ -200,28 +200,28 @@ impl Clients {
         }
         while client.doing == Doing::Reading && !client.has_backlog() {
             match client.read(&mut self.scratch) {
-                Read1::Nothing => {
+                ReadOutcome::Nothing => {
                     if let Err(response) = admissible(client, shares, core, now) {
                         return self.refuse(id, response, shares, now);
                     }
                     return self.go_on_later(id);
                 }
-                Read1::Gone => {
+                ReadOutcome::Gone => {
                     client.doing = Doing::Closed;
                     self.touched.push(id);
                 }
-                Read1::Step(Step::Continue) => {
+                ReadOutcome::Step(Step::Continue) => {
                     if let Err(response) = admissible(client, shares, core, now) {
                         return self.refuse(id, response, shares, now);
                     }
                     client.out.tail().extend_from_slice(http_out::CONTINUE);
                     self.touched.push(id);
                 }
-                Read1::Step(Step::Refuse(fault)) => {
+                ReadOutcome::Step(Step::Refuse(fault)) => {
                     let response = refusals::unread(fault, client.parser.refused_path());
                     return self.refuse(id, response, shares, now);
                 }
-                Read1::Step(Step::Request) => {
+                ReadOutcome::Step(Step::Request) => {
                     // Also one that came all at once, with others behind it: what is held is counted before it is kept.
                     if let Err(short) = client.count(shares) {
                         let response = refusals::unread(overloaded(short), &client.parser.request().path);
@@ -229,7 +229,7 @@ impl Clients {
                     }
                     return self.request(id, None, core, shares, now);
                 }
-                Read1::Step(Step::NeedMore) => unreachable!("read() goes on instead"),
+                ReadOutcome::Step(Step::NeedMore) => unreachable!("read() goes on instead"),
             }
         }
     }
@@ -517,7 +517,7 @@ impl Clients {
 
     fn too_slow(&mut self, id: ConnId, core: &mut Core, shares: &mut Shares, now: Now) {
         let client = self.map.get_mut(&id).expect("just looked up");
-        let in_request = client.parser.phase() != Phase::Idle;
+        let in_request = client.parser.phase() != RequestPhase::Idle;
         if client.doing == Doing::Reading && in_request && !client.has_backlog() {
             let fault = Fault::new(Code::RequestTimeout, "the request did not arrive in time");
             let path = client.parser.head().map(|head| head.path.into_owned()).unwrap_or_default();
