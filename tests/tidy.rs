@@ -146,6 +146,16 @@ fn files_stay_short_enough_to_read() {
     nothing(&found);
 }
 
+/// A page that leads through the files is worth nothing if they are elsewhere.
+#[test]
+fn the_page_on_architecture_names_files_that_are_there() {
+    let page = read(&root().join("docs/architecture.md"));
+    let named = page.split('`').skip(1).step_by(2).filter(|word| word.ends_with(".rs") || word.ends_with('/'));
+    let is_there = |name: &str| ["src", ""].iter().any(|base| root().join(base).join(name).exists());
+    let found: Vec<String> = named.filter(|name| name.contains('/') && !is_there(name)).map(str::to_owned).collect();
+    nothing(&found);
+}
+
 #[test]
 fn scripts_name_no_registry_and_no_mirror() {
     let mut found = Vec::new();
