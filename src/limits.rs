@@ -282,6 +282,8 @@ pub const CHORES_DURING_LAUNCHES: usize = 1;
 /// waits: what kills (the host's OOM killer, most likely) may not have its fill yet. A boot does not wait.
 pub const CHORE_TRIES: u32 = 5;
 pub const CHORE_PAUSE: Duration = Duration::from_millis(500);
+/// When a clean-up that ran out of time is tried again: what it waits for is a process that the kernel does not let go.
+pub const CHORE_LATER: Duration = Duration::from_secs(60);
 /// For the end of all processes of a discarded instance, after SIGKILL.
 pub const DISCARD_TIMEOUT: Duration = Duration::from_secs(10);
 /// For the lock of the data directory, if somebody still has it.
@@ -332,7 +334,16 @@ pub const VOLUME_MOUNT_PAUSE: Duration = Duration::from_millis(20);
 pub const METER_ENTRIES_MAX: usize = 20_000;
 /// The longest file of a cgroup's accounts, several times over.
 pub const CGROUP_FILE_MAX: u64 = 16 * KIB as u64;
-/// Messages between the loop and the thread that looks.
+/// How long the answer about one server waits for a look at what it uses, before an older look must do.
+pub const USAGE_WAIT: Duration = Duration::from_millis(100);
+/// Questions to the disk that are on their way to the thread that looks; more of them wait in the loop.
+pub const LOOK_UPS_AT_ONCE: usize = 256;
+/// How long a client waits for a disk to say whether an image or a network is there.
+pub const LOOK_UP_WAIT: Duration = Duration::from_secs(10);
+/// For how long, and of how many images at most, it is remembered that a registration has seen them.
+pub const LOOK_UP_KEPT: Duration = Duration::from_secs(10);
+pub const LOOK_UP_KEPT_MAX: usize = 1024;
+/// Messages between the loop and the thread that looks at what instances use.
 pub const METER_CHANNEL: usize = 8 * KIB;
 /// How often systemd is told how the daemon is.
 pub const NOTIFY_EVERY: Duration = Duration::from_secs(10);

@@ -27,12 +27,11 @@ const IMMEDIATE: &[(&str, &str)] = &[
         "setpriority getpriority sched_getscheduler sched_setscheduler prlimit64 sched_yield sched_getaffinity",
         "of the scheduler",
     ),
-    ("lseek fstat fstatfs getdents64", "of what `openat` has let through"),
+    ("lseek fstat", "of what `openat` has let through"),
 ];
 
-/// The only file on a disk that the loop ever looks at: what is known of an image, once, when a server that wants it is
-/// registered.
-const IMAGE_RECORD: &str = "/images/refs/";
+/// The only files of a cgroup that the loop reads itself, when an instance has died: was it for want of memory?
+const CGROUP_FILES: &[&str] = &["/memory.events", "/memory.oom_control"];
 
 #[test]
 fn the_loop_thread_waits_in_epoll_wait_and_nowhere_else() {
@@ -48,11 +47,20 @@ fn the_loop_thread_waits_in_epoll_wait_and_nowhere_else() {
     }
     let missing = json!({"name": "missing", "image": "missing:1", "pull_policy": "never"});
     assert_eq!(daemon.try_register(&missing).status, 422);
+    let nowhere = json!({"name": "nowhere", "rootfs": "host", "cmd": ["true"], "network": "nowhere"});
+    assert_eq!(daemon.try_register(&nowhere).status, 400);
+    // It is pulled in vain, so the store and then the registry are asked for it.
+    let absent = json!({"name": "absent", "image": "127.0.0.1:9/absent:1", "restart_policy": "never"});
+    assert_eq!(daemon.try_register(&absent).status, 201);
+    assert_eq!(daemon.request("DELETE", &format!("{BASE}/absent"), None).status, 204);
+    daemon.signal(nix::sys::signal::Signal::SIGHUP);
+    daemon.wait_log(&["SIGHUP", "read again"]);
     for provider in providers {
         assert_eq!(daemon.tool(provider, "crash", json!({"code": 3})).code(), "server_crashed");
         daemon.wait_until(provider, "back", |status| status["status"] == "ready" && status["restart_count"] == 1);
         assert_eq!(daemon.request("POST", &format!("{BASE}/{provider}/restart"), None).status, 200);
         assert_eq!(daemon.get(&format!("{BASE}/{provider}/logs")).status, 200);
+        assert!(daemon.status(provider)["resource_usage"]["memory_bytes"].as_u64().is_some_and(|bytes| bytes > 0));
         assert_eq!(daemon.request("DELETE", &format!("{BASE}/{provider}"), None).status, 204);
     }
 
@@ -156,9 +164,8 @@ impl<'a> Call<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     NonBlocking,
-    /// A file of the kernel's memory: procfs, cgroupfs, a memfd, /dev/null.
+    /// A file of the kernel's memory: procfs, what `CGROUP_FILES` names, a memfd, /dev/null.
     Memory,
-    ImageRecord,
     MayWait,
 }
 
@@ -203,7 +210,7 @@ impl Judge {
             "epoll_wait" => true,
             "read" | "readv" | "recvfrom" | "recvmsg" | "write" | "writev" | "sendto" | "sendmsg" | "accept4"
             | "connect" => match call.fd().and_then(|fd| self.kinds.get(&fd)) {
-                Some(Kind::NonBlocking | Kind::Memory | Kind::ImageRecord) => true,
+                Some(Kind::NonBlocking | Kind::Memory) => true,
                 Some(Kind::MayWait) | None => says("MSG_DONTWAIT"),
             },
             // Elsewhere it would be a disk.
@@ -264,14 +271,9 @@ fn libc_variables(pid: i32) -> Range<u64> {
 }
 
 fn kind_of_path(path: &str) -> Kind {
-    let in_memory = ["/proc/", "/sys/fs/cgroup/", "/dev/null", "/memfd:"];
-    if in_memory.iter().any(|start| path.starts_with(start)) {
-        Kind::Memory
-    } else if path.contains(IMAGE_RECORD) {
-        Kind::ImageRecord
-    } else {
-        Kind::MayWait
-    }
+    let in_memory = ["/proc/", "/dev/null", "/memfd:"];
+    let of_cgroup = path.starts_with("/sys/fs/cgroup/") && CGROUP_FILES.iter().any(|end| path.ends_with(end));
+    if of_cgroup || in_memory.iter().any(|start| path.starts_with(start)) { Kind::Memory } else { Kind::MayWait }
 }
 
 /// A judge that lets everything pass would be worth nothing.
@@ -284,7 +286,7 @@ fn calls_that_may_wait_are_told_from_those_that_cannot() {
         "pipe2([10, 11], O_CLOEXEC) = 0",
         "fcntl(10, F_SETFL, O_RDONLY|O_NONBLOCK) = 0",
         r#"read(10, "x", 65536) = 1"#,
-        r#"openat(AT_FDCWD, "/sys/fs/cgroup/memory/x/memory.usage", O_RDONLY|O_CLOEXEC) = 12"#,
+        r#"openat(AT_FDCWD, "/sys/fs/cgroup/memory/x/memory.oom_control", O_RDONLY|O_CLOEXEC) = 12"#,
         r#"read(12, "1", 32) = 1"#,
         "close(12) = 0",
         "futex(0x56, FUTEX_WAKE_PRIVATE, 1) = 1",
@@ -298,6 +300,10 @@ fn calls_that_may_wait_are_told_from_those_that_cannot() {
         r#"write(2, "[2026", 94) = 94"#,
         r#"recvfrom(77, "", 1, 0, NULL, NULL) = 0"#,
         r#"openat(AT_FDCWD, "/var/lib/stdiod/x", O_RDONLY|O_CLOEXEC) = 13"#,
+        r#"openat(AT_FDCWD, "/var/lib/stdiod/images/refs/a.json", O_RDONLY|O_CLOEXEC) = 13"#,
+        r#"openat(AT_FDCWD, "/sys/fs/cgroup/x/memory.current", O_RDONLY|O_CLOEXEC) = 13"#,
+        r#"openat(AT_FDCWD, "/etc/cni/net.d", O_RDONLY|O_NONBLOCK|O_CLOEXEC|O_DIRECTORY) = 13"#,
+        "getdents64(13, [], 32768) = 0",
         r#"statx(AT_FDCWD, "/var/lib/stdiod/x", 0, STATX_ALL, {}) = 0"#,
         "fsync(13) = 0",
         "futex(0x56, FUTEX_WAIT_PRIVATE, 2, NULL) = 0",

@@ -88,7 +88,7 @@ fn no_layer_names_one_above_it() {
         for file in files(&[&format!("src/{layer}")], "rs") {
             for (number, line) in code_of(&file) {
                 let named = line.split("crate::").skip(1).filter_map(|rest| names(rest).next());
-                let upwards = named.filter(|name| !below.contains(name) && !BASE.contains(name) && *name != "");
+                let upwards = named.filter(|name| !below.contains(name) && !BASE.contains(name) && !name.is_empty());
                 found.extend(upwards.map(|name| format!("{}:{number}: {name}", file.display())));
             }
         }
@@ -143,6 +143,16 @@ fn files_stay_short_enough_to_read() {
     {
         found.push(format!("README.md:{}: a very long line", number + 1));
     }
+    nothing(&found);
+}
+
+/// A page that leads through the files is worth nothing if they are elsewhere.
+#[test]
+fn the_page_on_architecture_names_files_that_are_there() {
+    let page = read(&root().join("docs/architecture.md"));
+    let named = page.split('`').skip(1).step_by(2).filter(|word| word.ends_with(".rs") || word.ends_with('/'));
+    let is_there = |name: &str| ["src", ""].iter().any(|base| root().join(base).join(name).exists());
+    let found: Vec<String> = named.filter(|name| name.contains('/') && !is_there(name)).map(str::to_owned).collect();
     nothing(&found);
 }
 

@@ -8,6 +8,7 @@ use super::read_stdin;
 use super::screen::{Form, Screen};
 use super::servers::{parse, text};
 use clap::ValueEnum;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 
@@ -117,7 +118,12 @@ fn definition_text(args: &Register) -> Result<String, Error> {
         let text = "a file holds the whole definition: give either a file or flags";
         return Err(Error::Usage(text.to_string()));
     }
-    if args.what == "-" { read_stdin() } else { read_local(Path::new(&args.what)) }
+    let text = if args.what == "-" { read_stdin()? } else { read_local(Path::new(&args.what))? };
+    // As with `call`: what is no JSON is wrong use. What it says is the daemon's to judge, byte for byte.
+    match serde_json::from_str::<&RawValue>(&text) {
+        Ok(_) => Ok(text),
+        Err(why) => Err(Error::Usage(format!("{} is not valid JSON: {why}", args.what))),
+    }
 }
 
 /// Names are made of `[a-z0-9-]`, so what holds a dot or a slash can only be a file.
@@ -289,6 +295,8 @@ mod tests {
         let path = file.to_str().unwrap();
         assert_eq!(definition_text(&args(&[path, "--no-wait"])).ok().unwrap(), text);
         assert!(complaint(&[path, "--cpu=1"]).contains("either a file or flags"));
+        std::fs::write(&file, "{\"name\": \"x\",}").unwrap();
+        assert!(complaint(&[path]).contains("not valid JSON"));
         std::fs::remove_file(file).unwrap();
         assert!(complaint(&["missing.json"]).contains("missing.json"));
     }

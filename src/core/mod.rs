@@ -349,9 +349,7 @@ impl Core {
         let why = clients::news::event_name(&event);
         let actions = peer.life.handle(event, &peer.definition, self.now.mono_ms);
         let failed = actions.iter().any(|action| matches!(action, Action::Crashed { .. } | Action::Fault { .. }));
-        for action in actions {
-            self.act(id, action);
-        }
+        self.act_all(id, actions);
         let Some(peer) = self.peers.get(&id) else { return };
         let after = peer.life.status();
         if before.0 != after {
@@ -371,18 +369,27 @@ impl Core {
         self.further_peer_over(id);
     }
 
+    /// A slot that is free now is the next step of this very peer, with a deadline of its own. So slots are granted when
+    /// nothing of this step is left to do, wherever in it the peer was put into the queue.
+    fn act_all(&mut self, id: PeerId, actions: Vec<Action>) {
+        let queued = actions.contains(&Action::Queue);
+        for action in actions {
+            self.act(id, action);
+        }
+        if queued {
+            self.grant_slots();
+        }
+    }
+
     fn act(&mut self, id: PeerId, action: Action) {
         let peer = self.peers.get_mut(&id).expect("advance holds it");
         match action {
             Action::Pull { policy } => self.pull(id, policy),
             Action::LeavePull => self.leave_pull(id),
-            Action::Queue => {
-                match peer.restart_due {
-                    true => self.restart_queue.push_back(id),
-                    false => self.start_queue.push_back(id),
-                }
-                self.grant_slots();
-            }
+            Action::Queue => match peer.restart_due {
+                true => self.restart_queue.push_back(id),
+                false => self.start_queue.push_back(id),
+            },
             Action::Launch { instance } => {
                 peer.begin_instance();
                 let (server, definition) = (peer.server, Arc::clone(&peer.definition));
@@ -556,6 +563,35 @@ impl Core {
             self.flush();
         } else {
             self.deadlines.set(Timer::Flush, self.now.mono_ms + WRITE_BEHIND_MS);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Uuid;
+    use crate::model::definition::tests::definition;
+
+    #[test]
+    fn the_place_of_a_queueing_among_the_actions_takes_no_deadline_from_the_launch() {
+        let mut core = Core::new(Settings { providers: vec!["crun".to_string()], ..Settings::default() });
+        for (n, queue_first) in [false, true].into_iter().enumerate() {
+            let id = ServerId(Uuid::from_u128(n as u128));
+            let definition = crate::model::definition::Definition { name: format!("server-{n}"), ..definition() };
+            let main = core.mint_peer();
+            let (server, mut peer) = Server::new(id, main, Arc::new(definition.clone()), true, 0);
+            let mut actions = peer.life.handle(Event::Start, &definition, 0);
+            assert!(actions.len() == 2 && actions.contains(&Action::Queue));
+            if queue_first {
+                actions.sort_by_key(|action| *action != Action::Queue);
+            }
+            core.servers.insert(id, server);
+            core.peers.insert(main, peer);
+            core.act_all(main, actions);
+            assert!(matches!(core.peers[&main].life.state(), State::Launching { .. }));
+            let due = std::iter::from_fn(|| core.deadlines.pop_due(u64::MAX)).collect::<Vec<_>>();
+            assert!(due.contains(&Timer::State(main)), "queued first: {queue_first}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What the core must know of its daemon: from its configuration, and from what was found out about the host at boot.
-//! Nothing in it changes once servers run.
+//! What the core must know of its daemon: its configuration, and what was found out about the host. It changes twice: when
+//! it is known which providers work (`provide`), and when SIGHUP names another default provider (`prefer`).
 
 use crate::model::records::Decision;
 

@@ -105,7 +105,9 @@ pub enum StoreOp {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreOutcome {
     Committed,
-    /// The database refused it (a constraint); it will refuse it again.
+    /// The database has another row with what must be unique, a name.
+    Taken(String),
+    /// The database refused it (any other constraint); it will refuse it again.
     Rejected(String),
     /// No connection, or it broke meanwhile: it may or may not have been committed.
     Unknown(String),

@@ -1,5 +1,7 @@
-//! What a container is: spec, image, rootfs, limits, and its launch and end. Whatever blocks here runs in children of
-//! the daemon, which are the daemon's own binary under another name (`child`); the loop only reads `plan` and `cgroup`.
+//! Sandboxes, from the image to the clean-up: images and registries, containers, what the host can do, what is to be removed.
+//! Whatever waits here runs in children of the daemon, which are the daemon's own binary under another name (`child`), or in
+//! one of its threads. The event loop takes only plain data from here (`plan`, the arguments of children), sends signals, and
+//! reads from the kernel whether an instance was killed for want of memory.
 
 pub mod cleanup;
 pub mod container;

@@ -6,6 +6,7 @@ use crate::model::definition::{Definition, Source};
 use crate::model::records::{StoreOp, StoredServer, StoredStatus};
 use crate::model::status::LastCrash;
 use postgres::GenericClient;
+use postgres::error::SqlState;
 use postgres::types::{Json, ToSql, Type};
 use std::borrow::Cow;
 use std::error::Error as _;
@@ -13,6 +14,8 @@ use std::error::Error as _;
 /// Why an operation was not done.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Trouble {
+    /// Another row has what must be unique.
+    Taken(String),
     /// The data is at fault: the database would refuse it again.
     Refused(String),
     /// The connection, the server or its state is at fault; perhaps it was done all the same.
@@ -23,6 +26,7 @@ impl From<postgres::Error> for Trouble {
     fn from(e: postgres::Error) -> Trouble {
         // 22: data exceptions, 23: integrity constraints.
         match e.code().map(|state| &state.code()[..2]) {
+            _ if e.code() == Some(&SqlState::UNIQUE_VIOLATION) => Trouble::Taken(describe(&e)),
             Some("22" | "23") => Trouble::Refused(describe(&e)),
             Some(_) | None => Trouble::Failed(describe(&e)),
         }

@@ -103,7 +103,10 @@ impl Store {
         let deadline = Instant::now() + STORE_CLOSE_WAIT;
         loop {
             match events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok(StoreEvent::Done { outcome: StoreOutcome::Rejected(why) | StoreOutcome::Unknown(why), .. }) => {
+                Ok(StoreEvent::Done {
+                    outcome: StoreOutcome::Taken(why) | StoreOutcome::Rejected(why) | StoreOutcome::Unknown(why),
+                    ..
+                }) => {
                     log::warn!("store: a last write is not stored: {why}");
                 }
                 Ok(StoreEvent::Done { outcome: StoreOutcome::Committed, .. }) => {}
@@ -304,6 +307,7 @@ impl<W: Fn()> Worker<W> {
             for _ in 0..run.max(1) {
                 let outcome = match sql::perform(client, &self.taken[0].1) {
                     Ok(()) => StoreOutcome::Committed,
+                    Err(Trouble::Taken(why)) => StoreOutcome::Taken(why),
                     Err(Trouble::Refused(why)) => StoreOutcome::Rejected(why),
                     Err(Trouble::Failed(why)) => return Err(why),
                 };
@@ -348,7 +352,9 @@ fn write_together<'o>(client: &mut Client, ops: impl Iterator<Item = &'o StoreOp
     for op in ops {
         match sql::perform(&mut tx, op) {
             Ok(()) => {}
-            Err(Trouble::Refused(_)) => return tx.rollback().map(|()| false).map_err(|e| describe(&e)),
+            Err(Trouble::Taken(_) | Trouble::Refused(_)) => {
+                return tx.rollback().map(|()| false).map_err(|e| describe(&e));
+            }
             Err(Trouble::Failed(why)) => return Err(why),
         }
     }

@@ -41,7 +41,7 @@ pub enum Step {
 
 /// What the parser is waiting for, which is what a timeout depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum RequestPhase {
     /// No byte of a next request is there.
     Idle,
     Head,
@@ -123,6 +123,8 @@ pub struct Parser {
     state: State,
     head: Head,
     fields: Vec<Field>,
+    /// Of the request that was refused, if it was read so far.
+    refused_path: String,
 }
 
 enum State {
@@ -209,6 +211,7 @@ impl Parser {
     /// Goes as far as the bytes reach. Call it after `feed`, and after `finish` for the next pipelined request.
     pub fn step(&mut self) -> Step {
         self.advance().unwrap_or_else(|fault| {
+            self.refused_path = self.path_so_far();
             self.head.method = if self.is_for_head() { Method::Head } else { Method::default() };
             (self.buf, self.start) = (Vec::new(), 0);
             self.state = State::Refused(fault.clone());
@@ -226,6 +229,21 @@ impl Parser {
             | State::Chunked(_)
             | State::Complete { .. } => self.buf[self.start..].starts_with(b"HEAD "),
         }
+    }
+
+    fn path_so_far(&self) -> String {
+        match self.state {
+            State::Fields(_) | State::Length { .. } | State::Chunked(_) | State::Complete { .. } => {
+                self.head.path.text(&self.buf[self.start..]).to_owned()
+            }
+            State::RequestLine { .. } => String::new(),
+            State::Refused(_) => self.refused_path.clone(),
+        }
+    }
+
+    /// The path of a request that was refused, as the client wrote it; empty if it was not read so far.
+    pub fn refused_path(&self) -> &str {
+        &self.refused_path
     }
 
     /// The request that `Step::Request` announced. Asking for one at any other time is a bug.
@@ -272,18 +290,18 @@ impl Parser {
         }
     }
 
-    pub fn phase(&self) -> Phase {
+    pub fn phase(&self) -> RequestPhase {
         match self.state {
-            State::RequestLine { .. } if self.buffered() == 0 => Phase::Idle,
-            State::RequestLine { .. } | State::Fields(_) => Phase::Head,
-            State::Length { .. } | State::Chunked(_) => Phase::Body,
-            State::Complete { .. } | State::Refused(_) => Phase::Complete,
+            State::RequestLine { .. } if self.buffered() == 0 => RequestPhase::Idle,
+            State::RequestLine { .. } | State::Fields(_) => RequestPhase::Head,
+            State::Length { .. } | State::Chunked(_) => RequestPhase::Body,
+            State::Complete { .. } | State::Refused(_) => RequestPhase::Complete,
         }
     }
 
     /// No: leave the bytes in the socket, so that a client that is not being answered has to wait.
     pub fn wants_bytes(&self) -> bool {
-        self.phase() != Phase::Complete
+        self.phase() != RequestPhase::Complete
     }
 
     /// Bytes held of the current request and of what was read behind it.
@@ -303,7 +321,7 @@ impl Parser {
         if matches!(self.state, State::Fields(_)) && !self.read_fields()? {
             return Ok(Step::NeedMore);
         }
-        let asked = self.phase() == Phase::Body && std::mem::take(&mut self.head.awaits_continue);
+        let asked = self.phase() == RequestPhase::Body && std::mem::take(&mut self.head.awaits_continue);
         if asked && self.buffered() == self.head.body.start {
             return Ok(Step::Continue);
         }
@@ -534,6 +552,21 @@ mod tests {
         assert!(refused(b"GET / HTTP/1.1\r\nHost: h\r\n\r\nHEAD / HTTP/9.9\r\n\r\n"));
         assert!(!refused(b"HEAD / HTTP/1.1\r\nHost: h\r\n\r\nGET /%zz HTTP/1.1\r\nHost: h\r\n\r\n"));
         assert!(!refused(b"HEADS / HTTP/1.1\r\n\r\n"));
+    }
+
+    #[test]
+    fn of_a_refused_request_the_path_is_known_once_its_line_was_read() {
+        let refused = |sent: &[u8]| {
+            let mut parser = Parser::new();
+            parser.feed(sent);
+            assert!(matches!(parser.step(), Step::Refuse(_)));
+            assert!(matches!(parser.step(), Step::Refuse(_)), "and again");
+            parser.refused_path().to_owned()
+        };
+        let long = format!("Content-Length: {}\r\n\r\n", BODY_MAX + 1);
+        assert_eq!(refused(format!("POST /a/call?x HTTP/1.1\r\nHost: h\r\n{long}").as_bytes()), "/a/call");
+        assert_eq!(refused(b"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"), "/a");
+        assert_eq!(refused(b"POST /%zz HTTP/1.1\r\nHost: h\r\n\r\n"), "");
     }
 
     #[test]

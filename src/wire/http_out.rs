@@ -49,14 +49,19 @@ impl Framing {
 
 pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
-/// For a connection that is one too many; it costs no parsing and no memory.
-pub const BUSY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
-    Content-Type: application/json\r\n\
-    Content-Length: 75\r\n\
-    Retry-After: 1\r\n\
-    x-stdiod-error-source: host\r\n\
-    Connection: close\r\n\r\n\
-    {\"error\":{\"code\":\"unavailable\",\"message\":\"too many connections\",\"data\":{}}}";
+/// For a connection that is one too many: it costs no parsing and next to no memory. `date`: a whole line.
+pub fn write_busy(out: &mut Vec<u8>, date: &str, head_only: bool) {
+    const BODY: &str = "{\"error\":{\"code\":\"unavailable\",\"message\":\"too many connections\",\"data\":{}}}";
+    const FIELDS: &str = "Content-Type: application/json\r\n\
+        Content-Length: 75\r\n\
+        Retry-After: 1\r\n\
+        x-stdiod-error-source: host\r\n\
+        Connection: close\r\n\r\n";
+    status_line(out, 503);
+    for part in [date, FIELDS, if head_only { "" } else { BODY }] {
+        out.extend_from_slice(part.as_bytes());
+    }
+}
 
 /// `date`: a whole line.
 pub fn write_response(to: &mut Backlog, response: Response, date: &str, framing: Framing) {
@@ -302,12 +307,19 @@ mod tests {
 
     #[test]
     fn the_canned_refusal_has_the_one_error_shape_and_its_own_length() {
-        let text = std::str::from_utf8(BUSY).unwrap();
+        let busy = |head_only| {
+            let mut out = Vec::new();
+            write_busy(&mut out, "Date: now\r\n", head_only);
+            String::from_utf8(out).unwrap()
+        };
+        let text = busy(false);
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         let fault = Fault::new(Code::Unavailable, "too many connections");
         assert_eq!(serde_json::from_str::<serde_json::Value>(body).unwrap(), fault.body());
         assert!(head.starts_with(&format!("HTTP/1.1 {} {}\r\n", fault.code.status(), reason(fault.code.status()))));
         assert!(head.contains(&format!("\r\nContent-Length: {}\r\n", body.len())), "{}", body.len());
+        assert!(head.contains("\r\nDate: now\r\n"));
+        assert_eq!(busy(true), format!("{head}\r\n\r\n"), "the same without its body");
     }
 
     #[test]

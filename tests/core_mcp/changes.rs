@@ -8,6 +8,7 @@ use stdiod::core::contract::Input;
 use stdiod::ids::InstanceId;
 use stdiod::limits::STOP_GRACE;
 use stdiod::model::fault::Code;
+use stdiod::model::records::StoreOutcome;
 use stdiod::model::status::Status;
 use stdiod::shares::Short;
 
@@ -120,4 +121,43 @@ fn a_call_that_finds_no_room_in_its_servers_pipe_was_not_sent() {
     stage.handle(Input::Unwritten { call, short: Short::Whole });
     let Some(Answer::Refused(fault)) = stage.answered(conn) else { panic!("no answer") };
     assert_eq!((fault.code, &fault.data["outcome"]), (Code::Overloaded, &json!("not_sent")));
+}
+
+#[test]
+fn who_registers_an_image_hears_why_its_start_failed_and_not_only_that_it_takes_long() {
+    let mut stage = Stage::new();
+    stage.is_slow = true;
+    let definition = json!({"name": "mute", "image": "example.test/mute:1", "timeouts": {"startup_ms": 1_000}});
+    let conn = stage.begin_register("mute", Child::Silent, &definition);
+    let pull = stage.pulls.pop().expect("its image is asked for");
+    stage.pass(5_000);
+    stage.handle(Input::Pulled { pull });
+    // The launch takes its time too, and the time for the handshake counts from its end.
+    stage.pass(500);
+    let instance = only(&stage);
+    stage.handle(Input::Launched { instance });
+    stage.pass(999);
+    assert_eq!(stage.answered(conn), None, "it may still start");
+    stage.pass(1);
+    match stage.answered(conn) {
+        Some(Answer::Registered(view)) => {
+            assert!(view.last_error.is_some_and(|why| why.contains("initialize")), "the diagnosis");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_name_that_only_the_database_knows_is_taken_and_the_store_is_not_away() {
+    let mut stage = Stage::new();
+    let (why, definition) = ("a unique key".to_string(), json!({"name": "twin", "rootfs": "host", "cmd": ["x"]}));
+    for (outcome, code) in
+        [(StoreOutcome::Taken(why.clone()), Code::NameTaken), (StoreOutcome::Rejected(why), Code::StoreUnavailable)]
+    {
+        stage.stored = outcome;
+        let conn = stage.begin_register("twin", Child::Older, &definition);
+        assert!(matches!(stage.answered(conn), Some(Answer::Refused(fault)) if fault.code == code));
+    }
+    stage.stored = StoreOutcome::Committed;
+    stage.register("twin", Child::Older, json!({}));
 }

@@ -7,7 +7,7 @@ use stdiod::api::request::{Ask, McpAsk, ServerRef, Stateless, Takes};
 use stdiod::api::response::{Answer, StreamEvent};
 use stdiod::core::contract::{Input, Now, Output};
 use stdiod::core::{Core, Settings};
-use stdiod::ids::{ConnId, InstanceId, SessionId};
+use stdiod::ids::{ConnId, InstanceId, PullId, SessionId};
 use stdiod::model::instance::{Exit, ExitCause, LaunchFault, LaunchFaultKind, StopSignal};
 use stdiod::model::principal::Principal;
 use stdiod::model::records::{Snapshot, StoreOutcome};
@@ -26,6 +26,8 @@ pub enum Child {
     /// As the first, but with no resources in its list.
     Bare,
     NewerOnly,
+    /// It answers nothing.
+    Silent,
 }
 
 pub struct Stage {
@@ -39,6 +41,12 @@ pub struct Stage {
     pub running: BTreeMap<InstanceId, String>,
     /// Nothing can be launched.
     pub is_broken: bool,
+    /// Launches are left to the test.
+    pub is_slow: bool,
+    /// What the store says to every write.
+    pub stored: StoreOutcome,
+    /// Images that were asked for.
+    pub pulls: Vec<PullId>,
     /// Those that only a kill ends.
     pub deaf: BTreeSet<InstanceId>,
     pub written: Vec<(InstanceId, Value)>,
@@ -68,6 +76,9 @@ impl Stage {
             children: BTreeMap::new(),
             running: BTreeMap::new(),
             is_broken: false,
+            is_slow: false,
+            stored: StoreOutcome::Committed,
+            pulls: Vec::new(),
             deaf: BTreeSet::new(),
             written: Vec::new(),
             tools: None,
@@ -87,13 +98,18 @@ impl Stage {
     }
 
     pub fn register(&mut self, name: &str, child: Child, more: Value) {
-        self.children.insert(name.to_string(), child);
         let mut definition = json!({"name": name, "rootfs": "host", "cmd": ["x"]});
         definition.as_object_mut().unwrap().extend(more.as_object().expect("fields").clone());
+        let conn = self.begin_register(name, child, &definition);
+        assert!(matches!(self.answers.remove(&conn), Some(Answer::Registered(_))), "{name} is ready");
+    }
+
+    /// Its answer may come later.
+    pub fn begin_register(&mut self, name: &str, child: Child, definition: &Value) -> ConnId {
+        self.children.insert(name.to_string(), child);
         let definition =
             stdiod::api::definition::fields::parse(definition.to_string().as_bytes()).expect("a valid definition");
-        let conn = self.ask(&someone(), Ask::Register { definition: Box::new(definition), wait: true });
-        assert!(matches!(self.answers.remove(&conn), Some(Answer::Registered(_))), "{name} is ready");
+        self.ask(&someone(), Ask::Register { definition: Box::new(definition), wait: true })
     }
 
     pub fn delete(&mut self, name: &str) {
@@ -263,7 +279,9 @@ impl Stage {
                 }
                 Output::Launch { instance, definition, .. } => {
                     self.running.insert(instance, definition.name.clone());
-                    self.core.handle(Input::Launched { instance }, self.now);
+                    if !self.is_slow {
+                        self.core.handle(Input::Launched { instance }, self.now);
+                    }
                 }
                 Output::Write { instance, bytes, .. } | Output::Reply { instance, bytes } => {
                     for line in bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
@@ -274,7 +292,7 @@ impl Stage {
                 Output::Signal { instance, signal: StopSignal::Term } if self.deaf.contains(&instance) => {}
                 Output::Signal { instance, signal: StopSignal::Term | StopSignal::Kill } => self.exit(instance),
                 Output::Store { seq, .. } => {
-                    self.core.handle(Input::StoreDone { seq, outcome: StoreOutcome::Committed }, self.now);
+                    self.core.handle(Input::StoreDone { seq, outcome: self.stored.clone() }, self.now);
                 }
                 Output::RemoveVolumes { server, .. } => {
                     self.core.handle(Input::VolumesRemoved { server, outcome: Ok(()) }, self.now);
@@ -282,9 +300,9 @@ impl Stage {
                 Output::KeepDecisions { version, .. } => {
                     self.core.handle(Input::DecisionsKept { version, outcome: Ok(()) }, self.now);
                 }
+                Output::Pull { pull, .. } => self.pulls.push(pull),
                 Output::Discard { .. }
                 | Output::News { .. }
-                | Output::Pull { .. }
                 | Output::AbandonPull { .. }
                 | Output::Knock { .. }
                 | Output::CloseStdin { .. }
@@ -324,6 +342,9 @@ impl Stage {
     fn take(&mut self, instance: InstanceId, message: Value) {
         let name = self.running.get(&instance).cloned().unwrap_or_default();
         let newer = self.children.get(&name) == Some(&Child::NewerOnly);
+        if self.children.get(&name) == Some(&Child::Silent) {
+            return;
+        }
         let capabilities = json!({"tools": {}, "resources": {"subscribe": true}, "logging": {}});
         let result = match (message["method"].as_str(), newer) {
             (Some("initialize"), true) => Err(-32022),

@@ -3,6 +3,7 @@
 
 use crate::support::world::weight_of;
 use crate::support::{BASE, Daemon, Http, eventually};
+use serde_json::json;
 use std::time::Duration;
 use stdiod::limits::{BODY_MAX, SHARE_MEMORY};
 
@@ -115,6 +116,17 @@ fn a_refusal_reaches_a_client_that_is_still_sending() {
     assert_eq!(exchange(&wrong, &mib, 8), (401, "unauthorized".into()));
     let spaced = with_length.replace("Host:", "Host :");
     assert_eq!(exchange(&spaced, &mib, 20), (400, "invalid_request".into()));
+}
+
+#[test]
+fn a_call_whose_body_is_too_long_says_that_it_was_not_sent() {
+    let daemon = Daemon::start();
+    for (path, outcome) in [("/nobody/call", json!("not_sent")), ("", json!(null))] {
+        let mut http = Http::connect(daemon.address(), "");
+        http.send_raw(post(&daemon, path, daemon.token(), BODY_MAX + 1).as_bytes()).expect("it listens");
+        let reply = http.read_reply(false).expect("an answer");
+        assert_eq!((reply.status, &reply.json()["error"]["data"]["outcome"]), (413, &outcome), "{path}: {reply}");
+    }
 }
 
 #[test]

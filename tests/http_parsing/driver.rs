@@ -2,7 +2,7 @@
 
 use stdiod::limits::{BODY_MAX, HEAD_MAX, TRAILERS_MAX};
 use stdiod::model::fault::Fault;
-use stdiod::wire::http_in::{Method, Parser, Phase, Step};
+use stdiod::wire::http_in::{Method, Parser, RequestPhase, Step};
 
 /// splitmix64.
 pub struct Rng(pub u64);
@@ -49,7 +49,7 @@ pub struct Seen {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum End {
-    Open(Phase),
+    Open(RequestPhase),
     Refused(Fault),
 }
 
@@ -96,7 +96,7 @@ pub fn drive<'a>(pieces: impl Iterator<Item = &'a [u8]>, mut ended: impl FnMut(u
                 Step::NeedMore => break,
                 Step::Continue => assert!(!std::mem::replace(&mut continued, true), "100 Continue is said once"),
                 Step::Request => {
-                    assert!(!parser.wants_bytes() && parser.phase() == Phase::Complete);
+                    assert!(!parser.wants_bytes() && parser.phase() == RequestPhase::Complete);
                     requests.push(seen(&parser));
                     ended(fed);
                     parser.finish();
@@ -111,10 +111,10 @@ pub fn drive<'a>(pieces: impl Iterator<Item = &'a [u8]>, mut ended: impl FnMut(u
         }
         assert!(parser.wants_bytes());
         match parser.phase() {
-            Phase::Idle => assert_eq!(parser.buffered(), 0),
-            Phase::Head => assert!(parser.buffered() < HEAD_MAX),
-            Phase::Body => assert!(parser.buffered() < HEAD_MAX + BODY_MAX + TRAILERS_MAX),
-            Phase::Complete => panic!("complete, and yet more is needed"),
+            RequestPhase::Idle => assert_eq!(parser.buffered(), 0),
+            RequestPhase::Head => assert!(parser.buffered() < HEAD_MAX),
+            RequestPhase::Body => assert!(parser.buffered() < HEAD_MAX + BODY_MAX + TRAILERS_MAX),
+            RequestPhase::Complete => panic!("complete, and yet more is needed"),
         }
     }
     Outcome { requests, end: End::Open(parser.phase()) }

@@ -11,7 +11,7 @@ use malformed::*;
 use stdiod::limits::{
     BODY_MAX, CHUNK_LINE_MAX, EMPTY_LINES_MAX, HEAD_MAX, HEADERS_MAX, REQUEST_LINE_MAX, TARGET_MAX, TRAILERS_MAX,
 };
-use stdiod::wire::http_in::{Method, Parser, Phase, Step};
+use stdiod::wire::http_in::{Method, Parser, RequestPhase, Step};
 
 // --- valid streams ------------------------------------------------------------------------------------------------
 
@@ -121,7 +121,7 @@ fn chunk(body: &[u8], bytes: &mut Vec<u8>, rng: &mut Rng) {
 fn stream(rng: &mut Rng) -> (Vec<u8>, Outcome) {
     let all: Vec<_> = (0..1 + rng.below(4)).map(|_| request(rng)).collect();
     let (bytes, requests): (Vec<_>, Vec<_>) = all.into_iter().unzip();
-    (bytes.concat(), Outcome { requests, end: End::Open(Phase::Idle) })
+    (bytes.concat(), Outcome { requests, end: End::Open(RequestPhase::Idle) })
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn malformed_requests_are_refused_with_their_status_wherever_they_are_split() {
 fn what_is_just_within_a_limit_is_accepted() {
     let fits = |text: String| {
         let outcome = whole(text.as_bytes());
-        assert_eq!((outcome.requests.len(), &outcome.end), (1, &End::Open(Phase::Idle)), "{:?}", shown(&text));
+        assert_eq!((outcome.requests.len(), &outcome.end), (1, &End::Open(RequestPhase::Idle)), "{:?}", shown(&text));
         assert!(bytewise(text.as_bytes()) == outcome, "{:?}", shown(&text));
     };
     let head = |fields: &str| format!("POST / HTTP/1.1\r\nHost: h\r\n{fields}\r\n");
@@ -260,13 +260,13 @@ fn the_phase_says_what_is_waited_for() {
         }
         (phase, parser.phase())
     };
-    assert_eq!(fed(""), (Phase::Idle, Phase::Idle));
-    assert_eq!(fed("\r\n"), (Phase::Idle, Phase::Idle));
-    assert_eq!(fed("P"), (Phase::Head, Phase::Head));
-    assert_eq!(fed("OST / HTTP/1.1\r\nHost: h\r\n"), (Phase::Head, Phase::Head));
-    assert_eq!(fed("Content-Length: 2\r\n\r\n"), (Phase::Body, Phase::Body));
-    assert_eq!(fed("okG"), (Phase::Complete, Phase::Head));
-    assert_eq!(fed("ET / HTTP/1.0\r\n\r\n"), (Phase::Complete, Phase::Idle));
+    assert_eq!(fed(""), (RequestPhase::Idle, RequestPhase::Idle));
+    assert_eq!(fed("\r\n"), (RequestPhase::Idle, RequestPhase::Idle));
+    assert_eq!(fed("P"), (RequestPhase::Head, RequestPhase::Head));
+    assert_eq!(fed("OST / HTTP/1.1\r\nHost: h\r\n"), (RequestPhase::Head, RequestPhase::Head));
+    assert_eq!(fed("Content-Length: 2\r\n\r\n"), (RequestPhase::Body, RequestPhase::Body));
+    assert_eq!(fed("okG"), (RequestPhase::Complete, RequestPhase::Head));
+    assert_eq!(fed("ET / HTTP/1.0\r\n\r\n"), (RequestPhase::Complete, RequestPhase::Idle));
 }
 
 #[test]
@@ -285,7 +285,7 @@ fn a_pipelined_request_waits_until_the_one_before_is_finished() {
     assert_eq!(parser.request().path, "/b");
     parser.finish();
     parser.finish();
-    assert_eq!((parser.step(), parser.phase()), (Step::NeedMore, Phase::Idle));
+    assert_eq!((parser.step(), parser.phase()), (Step::NeedMore, RequestPhase::Idle));
 }
 
 // --- mutated streams ----------------------------------------------------------------------------------------------

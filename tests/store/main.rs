@@ -135,16 +135,20 @@ fn what_the_database_refuses_is_rejected_alone_and_without_its_secrets() {
     };
     let taken_token = token("one", 1);
     desk.ask(&mut rig, StoreOp::InsertToken { id: Uuid::from_u128(1), token: taken_token });
-    for op in [
-        insert(&fresh("twin")),
-        insert(&fresh("NOT A NAME")),
-        insert(&nul_in_file),
-        missing,
-        StoreOp::InsertToken { id: Uuid::from_u128(3), token: token("two", 1) },
-    ] {
-        match desk.ask(&mut rig, op) {
-            StoreOutcome::Rejected(why) => assert!(!why.contains("hunter2") && !why.is_empty(), "{why}"),
-            other => panic!("not Rejected: {other:?}"),
+    let same_hash = StoreOp::InsertToken { id: Uuid::from_u128(3), token: token("two", 1) };
+    let refused = [
+        (insert(&fresh("twin")), true),
+        (insert(&fresh("NOT A NAME")), false),
+        (insert(&nul_in_file), false),
+        (missing, false),
+        (same_hash, true),
+    ];
+    for (op, taken) in refused {
+        match (desk.ask(&mut rig, op), taken) {
+            (StoreOutcome::Taken(why), true) | (StoreOutcome::Rejected(why), false) => {
+                assert!(!why.contains("hunter2") && !why.is_empty(), "{why}");
+            }
+            (other, _) => panic!("taken: {taken}, but {other:?}"),
         }
     }
     // Over their own row they are no news but the truth again.
@@ -245,7 +249,9 @@ fn a_postmaster_killed_under_load_is_restarted_and_nothing_committed_is_lost() {
                         }
                     }
                     StoreEvent::Done { outcome: StoreOutcome::Unknown(_), .. } => unknown += 1,
-                    StoreEvent::Done { outcome: StoreOutcome::Rejected(why), .. } => panic!("{why}"),
+                    StoreEvent::Done { outcome: StoreOutcome::Taken(why) | StoreOutcome::Rejected(why), .. } => {
+                        panic!("{why}")
+                    }
                     StoreEvent::Lost { .. } => lost += 1,
                     StoreEvent::Opened { snapshot } => {
                         assert!(snapshot.is_none(), "only the first time");

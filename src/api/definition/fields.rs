@@ -3,6 +3,7 @@
 //! A definition that comes out of here is valid as a whole, whichever way it came.
 
 use crate::api::definition::package;
+use crate::api::definition::patch;
 use crate::api::definition::quantity;
 use crate::api::definition::reach;
 use crate::api::definition::stored;
@@ -81,7 +82,8 @@ pub fn from_fields(mut given: Map<String, Value>) -> Result<Definition, Fault> {
 /// `enabled`, if it was given.
 pub fn merge(old: &Definition, given: &Map<String, Value>) -> Result<(Definition, Option<bool>), Fault> {
     let mut given = given.clone();
-    package::expand(&mut given)?;
+    let fetched = package::expand(&mut given)?;
+    let bridge_is_default = given.get("stdio_bridge").is_some_and(Value::is_null);
     let enabled = given.remove("enabled").map(|value| Field { path: "enabled".into(), value }.boolean()).transpose()?;
     let mut fields = Fields::of(given, FIELDS)?;
     if let Some(name) = fields.take("name")
@@ -93,53 +95,16 @@ pub fn merge(old: &Definition, given: &Map<String, Value>) -> Result<(Definition
     definition.source = source(&mut fields, Some(&old.source))?;
     apply(&mut fields, &mut definition, &standard(old.name.clone(), old.source.clone()))?;
     fields.finish();
+    if bridge_is_default {
+        definition.stdio_bridge = definition.ports.is_empty();
+    }
+    if let Some(fetched) = fetched {
+        fetched.furnish(&mut definition);
+    }
     // What was not given may have come from a row that nobody had looked at.
     let definition = stored::check(&definition)?;
-    keeps_its_volumes(old, &definition)?;
+    patch::keeps_its_volumes(old, &definition)?;
     Ok((definition, enabled))
-}
-
-/// A caller that is limited to some servers may not read what others have put into the environment. Whoever says what runs
-/// can read it: so with every change of that, all variables go that were not sent with it. A variable is such a change too,
-/// also one that is taken out: there are some that make a program run others' code, and some that keep it from that or from
-/// telling what it has. True: some are gone.
-pub fn drop_environment(old: &Definition, new: &mut Definition, given: &Map<String, Value>) -> bool {
-    let sent = given.get("environment").and_then(Value::as_object);
-    let is_sent = |name: &str| sent.and_then(|sent| sent.get(name)).is_some_and(|value| !value.is_null());
-    let runs_the_same = Definition {
-        source: new.source.clone(),
-        cmd: new.cmd.clone(),
-        files: new.files.clone(),
-        user: new.user.clone(),
-        workdir: new.workdir.clone(),
-        volumes: new.volumes.clone(),
-        read_only_volumes: new.read_only_volumes.clone(),
-        ..old.clone()
-    } == *old;
-    if runs_the_same && new.environment == old.environment {
-        return false;
-    }
-    let before = new.environment.len();
-    new.environment.retain(|name, _| is_sent(name));
-    let dropped = new.environment.len() < before;
-    package::furnish_variables(&new.cmd, &mut new.environment);
-    dropped
-}
-
-/// What is in a file system cannot be squeezed; only its owner knows what may go.
-fn keeps_its_volumes(old: &Definition, new: &Definition) -> Result<(), Fault> {
-    let (before, after) = (old.resource_limits.volume_bytes(), new.resource_limits.volume_bytes());
-    if old.volumes.is_empty() || after >= before {
-        return Ok(());
-    }
-    let (before, after) = (quantity::show_bytes(before), quantity::show_bytes(after));
-    Err(Fault::field(
-        "resource_limits.volume",
-        format_args!(
-            "volumes do not become smaller, and this would be {after} after {before}: give \"volume\": \"{before}\", or \
-             remove the server with its volumes (DELETE with ?volumes=true) and register it anew"
-        ),
-    ))
 }
 
 /// What a server is if only its name and source are said.
@@ -600,6 +565,7 @@ fn mount_path(text: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::definition::patch::drop_environment;
     use crate::model::fault::Code;
     use crate::wire::mutation::Mutator;
     use serde_json::json;
@@ -617,6 +583,29 @@ mod tests {
 
     fn patch(old: &Definition, fields: Value) -> Result<(Definition, Option<bool>), Fault> {
         merge(old, fields.as_object().unwrap())
+    }
+
+    #[test]
+    fn a_bridge_that_is_set_back_is_what_the_ports_make_it() {
+        let web = read(json!({"name": "a", "rootfs": "host", "cmd": ["x"], "ports": ["8080:80"]})).unwrap();
+        let said = patch(&web, json!({"stdio_bridge": true})).unwrap().0;
+        assert!(!web.stdio_bridge && said.stdio_bridge);
+        assert_eq!(patch(&said, json!({"stdio_bridge": null})).unwrap().0, web);
+        let without = patch(&said, json!({"stdio_bridge": null, "ports": null})).unwrap().0;
+        assert!(without.stdio_bridge && without.ports.is_empty());
+    }
+
+    #[test]
+    fn a_server_that_becomes_a_package_runner_gets_what_one_has_from_the_beginning() {
+        let plain = with("cmd", json!(["x"])).unwrap();
+        let npx = patch(&plain, json!({"command": "npx", "args": ["-y", "some-server"]})).unwrap().0;
+        let whole = read(json!({"name": "a", "command": "npx", "args": ["-y", "some-server"]})).unwrap();
+        assert_eq!(npx, whole);
+        // What was said stays as it is.
+        let own = json!({"network": "none", "volumes": ["/cache/npm"], "timeouts": {"startup_ms": 7_000}});
+        let own = patch(&plain, own).unwrap().0;
+        let npx = patch(&own, json!({"command": "npx"})).unwrap().0;
+        assert_eq!((npx.network, npx.volumes, npx.startup_timeout_ms), (own.network, own.volumes, 7_000));
     }
 
     #[track_caller]

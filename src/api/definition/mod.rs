@@ -3,6 +3,7 @@
 
 pub mod fields;
 pub mod package;
+pub mod patch;
 pub mod quantity;
 pub mod reach;
 pub mod stored;

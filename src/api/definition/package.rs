@@ -2,7 +2,7 @@
 //! a registration: the host's root file system and a `cmd`. What fetches packages also gets a cache of its own that
 //! survives restarts, and a network to fetch from. Owns that translation only; the fields are judged in `register`.
 
-use crate::limits::FETCH_STARTUP_TIMEOUT_DEFAULT;
+use crate::limits::{FETCH_STARTUP_TIMEOUT_DEFAULT, STARTUP_TIMEOUT_DEFAULT};
 use crate::model::definition::Definition;
 use crate::model::fault::Fault;
 use serde_json::{Map, Value};
@@ -107,7 +107,8 @@ impl Fetched {
         if definition.network.is_none() && definition.ports.is_empty() {
             definition.network = Some(NETWORK.to_string());
         }
-        if !self.startup_is_said {
+        let is_default = definition.startup_timeout_ms == STARTUP_TIMEOUT_DEFAULT.as_millis() as u64;
+        if !self.startup_is_said && is_default {
             definition.startup_timeout_ms = FETCH_STARTUP_TIMEOUT_DEFAULT.as_millis() as u64;
         }
     }

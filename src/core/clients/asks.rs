@@ -2,7 +2,7 @@
 //! first (`changes.rs`), calls to the bridge (`bridge.rs`). Never parks a client twice.
 
 use crate::api::auth::{self};
-use crate::api::definition::fields;
+use crate::api::definition::{fields, patch};
 use crate::api::request::{Ask, Change, ServerRef};
 use crate::api::response::{Answer, StreamEvent};
 use crate::core::clients::parked::{Hand, WaitOn};
@@ -306,7 +306,7 @@ impl Core {
         let up = enabled.unwrap_or(server.desired_up);
         self.check_place(&definition)?;
         self.check_ports(&definition, who, Some(id))?;
-        let dropped = !who.servers.is_empty() && fields::drop_environment(&old, &mut definition, &change.fields);
+        let dropped = !who.servers.is_empty() && patch::drop_environment(&old, &mut definition, &change.fields);
         let name = definition.name.clone();
         let warning = dropped.then_some(ENVIRONMENT_DROPPED);
         self.change(conn, id, Arc::new(definition), up, ChangeKind::Patch, warning)?;
@@ -442,8 +442,7 @@ impl Core {
     }
 
     fn park_for_ready(&mut self, conn: ConnId, id: ServerId, after: Hand) {
-        let wait_ms = self.start_wait_ms(id) + STOP_GRACE.as_millis() as u64;
-        self.park(conn, WaitOn::Ready { server: id, after }, self.now.mono_ms + wait_ms);
+        self.park(conn, WaitOn::Ready { server: id, after }, self.now.mono_ms + self.start_wait_ms(id));
         self.tell_waiting(id);
     }
 

@@ -8,7 +8,7 @@ use crate::core::contract::Output;
 use crate::core::hosting::lifecycle::{Event, State};
 use crate::core::peers::peer::Role;
 use crate::ids::{PeerId, PullId, ServerId};
-use crate::limits::PULL_WAIT;
+use crate::limits::{PULL_WAIT, STOP_GRACE};
 use crate::model::definition::{PullPolicy, Source};
 use crate::model::instance::{LaunchFault, LayerState, PullStep};
 use crate::model::status::{ImagePull, PullState};
@@ -98,7 +98,8 @@ impl Core {
         self.servers.get_mut(&server).map(|server| &mut server.image_pull)
     }
 
-    /// How long a client may wait for this server from now on: a start, and before it the image.
+    /// How long a client may wait for this server from now on: a start, and before it the image. A little longer than the
+    /// start itself may take: its own deadline comes first, and says more than that this one has passed.
     pub(in crate::core) fn start_wait_ms(&self, id: ServerId) -> u64 {
         let main = self.main_of(id);
         let pull_ms = match main.life.state() {
@@ -114,7 +115,7 @@ impl Core {
             | State::Waiting { .. }
             | State::Failed => 0,
         };
-        main.definition.startup_timeout_ms + pull_ms
+        main.definition.startup_timeout_ms + pull_ms + STOP_GRACE.as_millis() as u64
     }
 
     /// The time to start counts from the end of the pull.

@@ -13,7 +13,7 @@ use crate::core::servers::outbox::{ChangeKind, Pending};
 use crate::core::servers::server::{Removal, Server};
 use crate::core::{Core, Timer};
 use crate::ids::{ConnId, ServerId, StoreSeq};
-use crate::limits::{STOP_GRACE, VOLUMES_RETRY};
+use crate::limits::VOLUMES_RETRY;
 use crate::model::definition::Definition;
 use crate::model::fault::{Code, Fault};
 use crate::model::records::{Decision, StoreOp, StoreOutcome};
@@ -39,13 +39,13 @@ impl Core {
     fn settle_change(&mut self, pending: Pending, outcome: StoreOutcome) {
         match outcome {
             StoreOutcome::Committed => self.committed(pending),
+            StoreOutcome::Taken(why) => {
+                let message = "name: the database has a row of this name already, which this daemon does not know";
+                self.store_refuses(pending, &why, Fault::new(Code::NameTaken, message).with("field", "name"));
+            }
             StoreOutcome::Rejected(why) => {
-                log::error!("the store refused a write: {why}");
-                self.outbox.refuse(&pending);
-                if self.outbox.has_refused() {
-                    self.store_refused();
-                }
-                self.undone(pending, Fault::new(Code::StoreUnavailable, format!("the database refused it: {why}")));
+                let fault = Fault::new(Code::StoreUnavailable, format!("the database refused it: {why}"));
+                self.store_refuses(pending, &why, fault);
             }
             StoreOutcome::Unknown(why) => {
                 log::debug!("a write has an unknown outcome: {why}");
@@ -53,6 +53,15 @@ impl Core {
                 self.undone(pending, store_unavailable());
             }
         }
+    }
+
+    fn store_refuses(&mut self, pending: Pending, why: &str, fault: Fault) {
+        log::error!("the store refused a write: {why}");
+        self.outbox.refuse(&pending);
+        if self.outbox.has_refused() {
+            self.store_refused();
+        }
+        self.undone(pending, fault);
     }
 
     /// The database hangs: the client may not wait any longer.
@@ -117,7 +126,6 @@ impl Core {
     }
 
     fn registered(&mut self, id: ServerId, definition: Arc<Definition>, conn: ConnId, wait: bool) {
-        let startup_ms = definition.startup_timeout_ms;
         log::info!("server={} id={id} registered", definition.name);
         let main = self.mint_peer();
         let (server, peer) = Server::new(id, main, definition, true, self.now.unix_ms);
@@ -127,8 +135,7 @@ impl Core {
         let waiting = self.parked.release(conn).is_some();
         if waiting && wait {
             let on = WaitOn::Ready { server: id, after: Hand::Registered };
-            // The start's own deadline comes first, and says more than that this one has passed.
-            self.park(conn, on, self.now.mono_ms + startup_ms + STOP_GRACE.as_millis() as u64);
+            self.park(conn, on, self.now.mono_ms + self.start_wait_ms(id));
         }
         if self.settings.hosting && self.is_running() {
             self.advance_main(id, Event::Start);

@@ -1,11 +1,11 @@
 //! What is dead and must go: what is left of a container, the volumes of a server that was deleted with them, and what
-//! was in those. Children do it, a few at a time; one that is killed is followed by another, a little later. What was not
-//! finished of a container is found by the sweep of the next boot. Never does anything itself that takes time.
+//! was in those. Children do it, a few at a time; one that is killed is followed by another, a little later, and one that
+//! ran out of time by another, much later. What was not finished of a container is found by the sweep of the next boot. Never does anything itself that takes time.
 //! Invariant: `at_work` is the number of children with a `Role::Chore`.
 
 use crate::core::contract::{Input, Now};
 use crate::ids::ServerId;
-use crate::limits::{CHORE_PAUSE, CHORE_TRIES, CHORES_AT_ONCE, CHORES_DURING_LAUNCHES};
+use crate::limits::{CHORE_LATER, CHORE_PAUSE, CHORE_TRIES, CHORES_AT_ONCE, CHORES_DURING_LAUNCHES};
 use crate::model::instance::ExitCause;
 use crate::os::children::reap::{Children, Role};
 use crate::os::children::spawn;
@@ -32,6 +32,8 @@ pub enum Work {
 pub struct Chores {
     layout: Layout,
     waiting: VecDeque<Chore>,
+    /// Those that ran out of time, and when they are tried again; the first one first.
+    later: VecDeque<(u64, Chore)>,
     at_work: usize,
     /// Somebody was killed, or no child could be started: not before then.
     again_ms: Option<u64>,
@@ -54,25 +56,29 @@ enum Removed {
 
 impl Chores {
     pub fn new(layout: Layout) -> Chores {
-        let (waiting, removed) = (VecDeque::new(), Removed::Nothing);
-        Chores { layout, waiting, at_work: 0, again_ms: None, unstarted: 0, removed, emptying_killed: 0 }
+        let (waiting, later, removed) = (VecDeque::new(), VecDeque::new(), Removed::Nothing);
+        Chores { layout, waiting, later, at_work: 0, again_ms: None, unstarted: 0, removed, emptying_killed: 0 }
     }
 
     pub fn add(&mut self, work: Work) {
         self.waiting.push_back(Chore { work, killed: 0 });
     }
 
-    /// All is done; or nothing can be, as often as it was tried, and whoever waits to leave need not wait for that.
+    /// All is done; or nothing can be, as often as it was tried, and whoever waits to leave need not wait for that. Nor for
+    /// what is tried later: the next boot sees to it.
     pub fn are_at_rest(&self) -> bool {
         self.at_work == 0 && (self.waiting.is_empty() || self.unstarted >= CHORE_TRIES)
     }
 
     pub fn next_deadline(&self) -> Option<u64> {
-        self.again_ms
+        self.again_ms.into_iter().chain(self.later.front().map(|(at_ms, _)| *at_ms)).min()
     }
 
     /// What is dead can wait for what is to live.
     pub fn start(&mut self, launching: bool, children: &mut Children, now: Now) {
+        while self.later.front().is_some_and(|(at_ms, _)| *at_ms <= now.mono_ms) {
+            self.waiting.extend(self.later.pop_front().map(|(_, chore)| chore));
+        }
         if self.again_ms.is_some_and(|at| now.mono_ms < at) {
             return;
         }
@@ -130,6 +136,12 @@ impl Chores {
                 return None;
             }
             log::error!("the clean-up of {} was killed {CHORE_TRIES} times, and is given up", work.what());
+        }
+        // Of volumes the core hears, and asks again by itself.
+        if let (Work::Container(_), ExitCause::Code(discard::TIMED_OUT)) = (&work, cause) {
+            log::warn!("the clean-up of {} ran out of time: again in {CHORE_LATER:?}", work.what());
+            self.later.push_back((now.mono_ms + CHORE_LATER.as_millis() as u64, Chore { work, killed }));
+            return None;
         }
         match work {
             Work::Container(_) => None,
@@ -231,6 +243,24 @@ mod tests {
         let chore = begun(&mut chores);
         assert!(chores.ended(chore, ExitCause::Code(1), now(0)).is_none());
         assert!(chores.are_at_rest() && chores.next_deadline().is_none());
+    }
+
+    #[test]
+    fn who_ran_out_of_time_is_tried_again_later_and_keeps_nobody_waiting() {
+        let mut chores = chores();
+        chores.add(Work::Container("stuck".into()));
+        let chore = begun(&mut chores);
+        assert!(chores.ended(chore, ExitCause::Code(discard::TIMED_OUT), now(1_000)).is_none());
+        assert!(chores.are_at_rest(), "the daemon may leave meanwhile");
+        let later = 1_000 + CHORE_LATER.as_millis() as u64;
+        assert_eq!(chores.next_deadline(), Some(later));
+        // Nobody can be started here, so those whose time has come stay where they wait for it.
+        let mut nobody = Children::default();
+        chores.again_ms = Some(u64::MAX);
+        chores.start(false, &mut nobody, now(later - 1));
+        assert!(chores.waiting.is_empty());
+        chores.start(false, &mut nobody, now(later));
+        assert_eq!(chores.waiting.pop_front().map(|chore| chore.work), Some(Work::Container("stuck".into())));
     }
 
     #[test]

@@ -1,21 +1,21 @@
-//! Whose turn it is to launch. All launchers are started at once, so that nobody waits for the loop; but only a few per
-//! core do their work at the same time: it is the runtime's CPU time and locks of the kernel's, and more of it at once
-//! makes all of it late, the loop included. Invariant: an instance is in one of the two at most.
+//! Which launchers may work now. All of them are started at once, so that none waits for the loop; but only a few per CPU
+//! core work at the same time. A launch costs CPU time and takes locks of the kernel: with more of them at once each takes
+//! longer, and so does the loop. Invariant: an instance is working, or waiting, or neither; never both.
 
 use crate::ids::InstanceId;
 use crate::limits::LAUNCHES_PER_CORE;
 use std::collections::{BTreeSet, VecDeque};
 
-pub struct Turns {
+pub struct LaunchTurns {
     most: usize,
     working: BTreeSet<InstanceId>,
     waiting: VecDeque<InstanceId>,
 }
 
-impl Turns {
-    pub fn of_this_host() -> Turns {
+impl LaunchTurns {
+    pub fn of_this_host() -> LaunchTurns {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Turns { most: LAUNCHES_PER_CORE * cores, working: BTreeSet::new(), waiting: VecDeque::new() }
+        LaunchTurns { most: LAUNCHES_PER_CORE * cores, working: BTreeSet::new(), waiting: VecDeque::new() }
     }
 
     /// Its launcher has been started, and waits for the word.
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn a_few_work_the_rest_follow_in_order_and_those_who_leave_are_skipped() {
-        let mut turns = Turns { most: 2, working: BTreeSet::new(), waiting: VecDeque::new() };
+        let mut turns = LaunchTurns { most: 2, working: BTreeSet::new(), waiting: VecDeque::new() };
         let id = InstanceId;
         (1..=5).for_each(|n| turns.join(id(n)));
         assert_eq!((turns.begin(), turns.begin(), turns.begin()), (Some(id(1)), Some(id(2)), None));

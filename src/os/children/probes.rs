@@ -11,25 +11,23 @@ use crate::sandbox::cleanup::sweep;
 use crate::sandbox::container::plan::{Layout, Runtime, RuntimeKind, Users};
 use crate::sandbox::host::probe;
 use std::collections::{BTreeMap, HashMap};
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 
 pub struct Probes {
     layout: Layout,
-    phase: Phase,
+    phase: Progress,
     /// By pid.
     running: HashMap<i32, Probe>,
     usable: BTreeMap<String, Runtime>,
     unusable: Vec<(String, String)>,
-    /// Fingerprints of runtimes that are known to work.
-    known: Vec<String>,
-    file: PathBuf,
+    /// Those that an earlier daemon has seen work, as they did.
+    known: BTreeMap<String, Runtime>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum Progress {
     /// With how many sweeps that were killed.
     Sweeping(u32),
     Probing,
@@ -59,10 +57,12 @@ impl Probes {
         unusable: Vec<(String, String)>,
         children: &mut Children,
     ) -> io::Result<Probes> {
-        let file = probe::memory(layout);
-        let known = probe::read_memory(&file);
-        let (layout, phase, running) = (layout.clone(), Phase::Sweeping(0), HashMap::new());
-        let probes = Probes { layout, phase, running, usable, unusable, known, file };
+        // Here, where nobody is served yet: it is the runtime's own file that is looked at.
+        let remembered = probe::read_memory(&probe::memory(layout));
+        let as_known = |(name, runtime): (&String, &Runtime)| Some((name.clone(), probe::among(&remembered, runtime)?));
+        let known = usable.iter().filter_map(as_known).collect();
+        let (layout, phase, running) = (layout.clone(), Progress::Sweeping(0), HashMap::new());
+        let probes = Probes { layout, phase, running, usable, unusable, known };
         probes.sweep(children)?;
         Ok(probes)
     }
@@ -74,9 +74,9 @@ impl Probes {
 
     /// The sweep has ended. What one that was killed has not done is still to be done; one that failed has said why.
     pub fn swept(&mut self, cause: ExitCause, children: &mut Children) {
-        if let (Phase::Sweeping(killed), ExitCause::Signal(signal)) = (self.phase, cause) {
+        if let (Progress::Sweeping(killed), ExitCause::Signal(signal)) = (self.phase, cause) {
             log::warn!("the sweep of leftovers was killed by signal {signal}");
-            self.phase = Phase::Sweeping(killed + 1);
+            self.phase = Progress::Sweeping(killed + 1);
             let why = match killed + 1 < CHORE_TRIES {
                 true => match self.sweep(children) {
                     Ok(()) => return,
@@ -86,14 +86,13 @@ impl Probes {
             };
             log::error!("there may be something left of an earlier life of this daemon: {why}");
         }
-        self.phase = Phase::Probing;
+        self.phase = Progress::Probing;
         for provider in self.usable.keys().cloned().collect::<Vec<_>>() {
-            let runtime = &self.usable[&provider];
             // A plain child needs no proof.
-            if runtime.kind == RuntimeKind::Plain {
+            if self.usable[&provider].kind == RuntimeKind::Plain {
                 continue;
             }
-            match probe::among(&self.known, runtime) {
+            match self.known.remove(&provider) {
                 Some(known) => _ = self.usable.insert(provider, known),
                 None => self.try_out(provider, 0, children),
             }
@@ -149,13 +148,10 @@ impl Probes {
 
     /// Once, when all of them have ended.
     pub fn verdict(&mut self) -> Option<Verdict> {
-        if self.phase != Phase::Probing || !self.running.is_empty() {
+        if self.phase != Progress::Probing || !self.running.is_empty() {
             return None;
         }
-        self.phase = Phase::Told;
-        let known: Vec<String> = self.usable.values().map(probe::fingerprint).collect();
-        // To forget is no harm: it costs the next start a container.
-        _ = fs::write(&self.file, known.join("\n"));
+        self.phase = Progress::Told;
         Some(Verdict { usable: std::mem::take(&mut self.usable), unusable: std::mem::take(&mut self.unusable) })
     }
 }

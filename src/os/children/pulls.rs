@@ -1,5 +1,5 @@
 //! Pulls of images, as children: starts them, hears them, ends them. Decides nothing but how many run at once; whether an
-//! image is here already is one look at the disk. Invariant: a pull has one end, `Pulled` or `PullFailed`, or is abandoned.
+//! image is here already is asked of the look-up thread. Invariant: a pull has one end, `Pulled` or `PullFailed`, or is abandoned.
 
 use crate::core::Core;
 use crate::core::contract::{Input, Now};
@@ -9,10 +9,10 @@ use crate::model::definition::PullPolicy;
 use crate::model::instance::{ExitCause, LaunchFault, LaunchFaultKind, PullStep};
 use crate::os::children::reap::{Children, Role};
 use crate::os::children::spawn;
-use crate::os::event_loop::token::Source;
-use crate::os::instances::pipes::{Drawn, Tap};
+use crate::os::event_loop::lookups::{Lookups, Question};
+use crate::os::event_loop::token::EventSource;
+use crate::os::instances::pipes::{OutputPipe, PipeRead};
 use crate::sandbox::container::plan::Layout;
-use crate::sandbox::image::Images;
 use crate::sandbox::image::registry::{PullOrder, Registries, pull};
 use crate::wire::lines::{Line, Lines};
 use mio::Registry;
@@ -20,10 +20,11 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::{HashMap, VecDeque};
 
-pub struct Pulls {
+pub struct PullChildren {
     layout: Layout,
     registries: Registries,
-    images: Images,
+    /// Images of which it is not known yet whether they are here.
+    asked: HashMap<PullId, (String, PullPolicy)>,
     running: HashMap<PullId, Running>,
     waiting: VecDeque<(PullId, String)>,
     scratch: Vec<u8>,
@@ -31,17 +32,16 @@ pub struct Pulls {
 
 struct Running {
     pid: i32,
-    tap: Tap,
+    tap: OutputPipe,
     lines: Lines,
     /// Its last word has been heard.
     over: bool,
 }
 
-impl Pulls {
-    pub fn new(layout: Layout, registries: Registries) -> Pulls {
-        let images = Images::of(&layout);
-        let (running, waiting) = (HashMap::new(), VecDeque::new());
-        Pulls { layout, registries, images, running, waiting, scratch: vec![0; 16 * 1024] }
+impl PullChildren {
+    pub fn new(layout: Layout, registries: Registries) -> PullChildren {
+        let (asked, running, waiting) = (HashMap::new(), HashMap::new(), VecDeque::new());
+        PullChildren { layout, registries, asked, running, waiting, scratch: vec![0; 16 * 1024] }
     }
 
     pub fn is_at_rest(&self) -> bool {
@@ -50,24 +50,50 @@ impl Pulls {
 
     // --- what the core wants ------------------------------------------------------------------------------------
 
-    /// What is known of it at once: it is here, it cannot come, or it will be asked for.
+    /// What is known of it at once, if anything: it is here, or it will be asked for.
     pub fn begin(
         &mut self,
         pull: PullId,
         image: String,
         policy: PullPolicy,
+        lookups: &mut Lookups,
+        (children, registry, now): (&mut Children, &Registry, Now),
+    ) -> Option<Input<'static>> {
+        match policy {
+            PullPolicy::Always => Some(self.come(pull, image, children, registry)),
+            PullPolicy::Missing | PullPolicy::Never if lookups.has_seen(&image, now.mono_ms) => {
+                Some(Input::Pulled { pull })
+            }
+            PullPolicy::Missing | PullPolicy::Never => {
+                lookups.ask(Question::Image { pull, image: image.clone() });
+                self.asked.insert(pull, (image, policy));
+                None
+            }
+        }
+    }
+
+    /// The thread has looked: it is here, it cannot come, or it will be asked for.
+    pub fn looked(
+        &mut self,
+        pull: PullId,
+        here: Result<bool, String>,
         children: &mut Children,
         registry: &Registry,
-    ) -> Input<'static> {
-        match (policy, self.images.resolve(&image)) {
-            (PullPolicy::Missing | PullPolicy::Never, Ok(Some(_))) => return Input::Pulled { pull },
-            (PullPolicy::Never, Ok(None)) => {
+    ) -> Option<Input<'static>> {
+        // None: it was abandoned meanwhile.
+        let (image, policy) = self.asked.remove(&pull)?;
+        Some(match (here, policy) {
+            (Ok(true), _) => Input::Pulled { pull },
+            (Ok(false), PullPolicy::Never) => {
                 let why = format!("{image} is not here, and pull_policy is never; bring it with `stdiod image import`");
-                return failed(pull, LaunchFaultKind::ImageNotFound, why);
+                failed(pull, LaunchFaultKind::ImageNotFound, why)
             }
-            (_, Err(e)) => return failed(pull, LaunchFaultKind::ImageNotFound, e.to_string()),
-            (PullPolicy::Missing, Ok(None)) | (PullPolicy::Always, Ok(_)) => {}
-        }
+            (Ok(false), PullPolicy::Missing | PullPolicy::Always) => self.come(pull, image, children, registry),
+            (Err(why), _) => failed(pull, LaunchFaultKind::ImageNotFound, why),
+        })
+    }
+
+    fn come(&mut self, pull: PullId, image: String, children: &mut Children, registry: &Registry) -> Input<'static> {
         if self.running.len() >= PULLS_AT_ONCE {
             self.waiting.push_back((pull, image));
             return due(pull);
@@ -87,7 +113,7 @@ impl Pulls {
         let order = PullOrder { image, layout: self.layout.clone(), registries: self.registries.clone(), parent_pid };
         let started = spawn::own_child_heard(&pull::args(&order)).and_then(|(pid, pipe)| {
             children.add(pid, Role::Pull(pull));
-            let tap = Tap::register(pipe, Source::Pull(pull), registry)?;
+            let tap = OutputPipe::register(pipe, EventSource::Pull(pull), registry)?;
             Ok(Running { pid, tap, lines: Lines::with_max(PULL_LINE_MAX), over: false })
         });
         match started {
@@ -101,6 +127,7 @@ impl Pulls {
 
     /// What has come so far is kept by the puller itself, however it ends.
     pub fn abandon(&mut self, pull: PullId) {
+        self.asked.remove(&pull);
         self.waiting.retain(|(other, _)| *other != pull);
         if let Some(running) = self.running.get(&pull) {
             // ESRCH: it has just ended, and the reaper will say so.
@@ -113,7 +140,7 @@ impl Pulls {
     /// All that is there: a puller says little, and has nobody to say more through.
     pub fn readable(&mut self, pull: PullId, core: &mut Core, now: Now) {
         let Some(running) = self.running.get_mut(&pull) else { return };
-        while let Drawn::Bytes(n) = running.tap.read(&mut self.scratch) {
+        while let PipeRead::Bytes(n) = running.tap.read(&mut self.scratch) {
             running.lines.feed(&self.scratch[..n]);
             while let Some(line) = running.lines.next_line() {
                 let Line::Whole(line) = line else { continue };

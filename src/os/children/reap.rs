@@ -1,6 +1,6 @@
-//! Children: who each pid is, and how it ended. The daemon is subreaper and reaps everything it inherits, also what it
-//! never started (a sandbox's helpers). A container may die before its launcher has said which pid it is; such exits
-//! are kept until the last launcher is done.
+//! The table of children: who each pid is, and how it ended. The reactor owns it; whoever starts a child writes it down here.
+//! The daemon is subreaper and reaps everything it inherits, also what it never started (a sandbox's helpers). A container
+//! may die before its launcher has said which pid it is; such exits are kept until the last launcher is done.
 
 use crate::ids::{InstanceId, PullId};
 use crate::model::instance::ExitCause;

@@ -1,5 +1,5 @@
-//! Children of the daemon. All of them are this same binary (or PostgreSQL's): whatever takes time — mounts, a runtime's
-//! start, the removal of a container — happens in a child, and the loop only sees it end.
+//! Starts children that are this same binary: launchers, pulls, probes, clean-ups. Whatever takes time (mounts, a runtime's
+//! start, the removal of a container) happens in one of them, and the loop only sees it end. Never waits for any.
 
 use crate::os::instances::pipes::FarEnds;
 use crate::sandbox::container::launch;

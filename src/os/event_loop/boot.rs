@@ -8,8 +8,10 @@ use crate::limits::{LOCK_WAIT, MALLOC_KEPT_MAX, MALLOC_MMAP_MIN};
 use crate::model::principal::Principal;
 use crate::os::children::database::Database;
 use crate::os::children::probes::Probes;
-use crate::os::children::pulls::Pulls;
+use crate::os::children::pulls::PullChildren;
+use crate::os::children::reap::Children;
 use crate::os::event_loop::clock::Clock;
+use crate::os::event_loop::lookups::{Lookups, WhereToLook};
 use crate::os::event_loop::notify::Notify;
 use crate::os::event_loop::pending::Pending;
 use crate::os::event_loop::random::random;
@@ -17,7 +19,7 @@ use crate::os::event_loop::reactor::Reactor;
 use crate::os::event_loop::reload::Reload;
 use crate::os::event_loop::signals::Signals;
 use crate::os::event_loop::timer::Alarm;
-use crate::os::event_loop::token::Source;
+use crate::os::event_loop::token::EventSource;
 use crate::os::instances::meter::Meter;
 use crate::os::instances::{Instances, LaunchSettings};
 use crate::os::logs::files::LogFiles;
@@ -29,7 +31,6 @@ use crate::os::net::unix_socket;
 use crate::sandbox::container::plan::{Layout, Networking, Runtime, default_reserve_bytes};
 use crate::sandbox::host::cgroup::Hierarchies;
 use crate::sandbox::host::probe;
-use crate::sandbox::image::Images;
 use crate::shares::{Owner, Resource, Shares};
 use crate::store::cluster::Cluster;
 use crate::store::premises;
@@ -56,9 +57,11 @@ pub struct Boot {
     pub alarm: Alarm,
     pub listeners: Vec<Listener>,
     pub clients: Clients,
+    pub lookups: Lookups,
     pub shares: Shares,
+    pub children: Children,
     pub instances: Instances,
-    pub pulls: Pulls,
+    pub pulls: PullChildren,
     pub database: Database,
     pub pending: Pending,
     pub logs: LogFiles,
@@ -105,7 +108,7 @@ fn prepare(config: &Config, file: Option<PathBuf>, filter: &'static LogFilter) -
     let poll = Poll::new().map_err(failed("epoll"))?;
     let mut signals = Signals::install().map_err(failed("signals"))?;
     poll.registry()
-        .register(signals.socket(), Source::Signals.token(), Interest::READABLE)
+        .register(signals.socket(), EventSource::Signals.token(), Interest::READABLE)
         .map_err(failed("signals"))?;
     let alarm = Alarm::new(poll.registry()).map_err(failed("the timer"))?;
     let listeners = listen(config, &poll)?;
@@ -127,7 +130,7 @@ fn prepare(config: &Config, file: Option<PathBuf>, filter: &'static LogFilter) -
         (None, Some(cluster)) => cluster.conninfo(),
         (None, None) => unreachable!("no URL, so there is a cluster"),
     };
-    let waker = Arc::new(Waker::new(poll.registry(), Source::Threads.token()).map_err(failed("waker"))?);
+    let waker = Arc::new(Waker::new(poll.registry(), EventSource::Threads.token()).map_err(failed("waker"))?);
     let wake = || {
         let waker = Arc::clone(&waker);
         move || _ = waker.wake()
@@ -156,20 +159,27 @@ fn prepare(config: &Config, file: Option<PathBuf>, filter: &'static LogFilter) -
     };
     let meter =
         Meter::spawn(config.data_dir.clone(), disk_reserve_bytes, wake()).map_err(failed("the meter's thread"))?;
-    let reload = Reload::new(config.clone(), file, filter);
+    let reload = Reload::new(config.clone(), filter);
+    let places = WhereToLook {
+        layout: layout.clone(),
+        registries: config.registries(),
+        networking: networking.clone(),
+        config_file: file,
+    };
+    let lookups = Lookups::spawn(places, wake()).map_err(failed("the look-up thread"))?;
 
-    let pulls = Pulls::new(layout.clone(), config.registries());
-    let images = Images::of(&layout);
+    let pulls = PullChildren::new(layout.clone(), config.registries());
     let boot_id = format!("{:08x}", u32::from_le_bytes(seed[..4].try_into().expect("4 of 32")));
     let settings = LaunchSettings {
         layout: layout.clone(),
-        networking: networking.clone(),
+        networking,
         host_paths: config.host_paths.clone(),
         disk_reserve_bytes,
         boot_id,
     };
-    let mut instances = Instances::new(settings, meter, descriptors);
-    let probes = Probes::begin(&layout, runtimes, missing, &mut instances.children)
+    let instances = Instances::new(settings, meter, descriptors);
+    let mut children = Children::default();
+    let probes = Probes::begin(&layout, runtimes, missing, &mut children)
         .map_err(failed("the sweep of leftovers cannot be started"))?;
     Ok(Boot {
         poll,
@@ -178,9 +188,11 @@ fn prepare(config: &Config, file: Option<PathBuf>, filter: &'static LogFilter) -
         signals,
         alarm,
         listeners,
-        clients: Clients::new(images, config.registries(), networking, descriptors),
+        clients: Clients::new(descriptors),
+        lookups,
         shares: shares_of_this_host(descriptors),
         probes,
+        children,
         instances,
         pulls,
         database: Database::new(store, cluster),
@@ -275,7 +287,7 @@ pub struct Listener {
 }
 
 /// A client that has just connected, and whose it is before it says more.
-pub struct Came {
+pub struct NewConnection {
     pub socket: Socket,
     pub peer: Peer,
     pub owner: Owner,
@@ -297,7 +309,7 @@ fn listen(config: &Config, poll: &Poll) -> Result<Vec<Listener>, String> {
         let mut listener = Listener::bind(&wanted, auth, group).map_err(|e| {
             format!("cannot listen on {wanted}: {e}; another daemon may be there, or choose another `listen`")
         })?;
-        let token = Source::Listener(index).token();
+        let token = EventSource::Listener(index).token();
         let registered = match &mut listener.kind {
             Kind::Tcp(socket) => poll.registry().register(socket, token, Interest::READABLE),
             Kind::Unix(socket) => poll.registry().register(socket, token, Interest::READABLE),
@@ -330,7 +342,7 @@ impl Listener {
     }
 
     /// The next client; none if nobody waits.
-    pub fn accept(&self) -> io::Result<Option<Came>> {
+    pub fn accept(&self) -> io::Result<Option<NewConnection>> {
         loop {
             let accepted = match &self.kind {
                 Kind::Tcp(listener) => listener.accept().map(|(socket, from)| {
@@ -350,9 +362,9 @@ impl Listener {
             match accepted {
                 Ok((socket, _, peer @ (Peer::Open | Peer::Trusted))) => {
                     let owner = Owner::Principal(Principal::anonymous().name);
-                    return Ok(Some(Came { socket, peer, owner }));
+                    return Ok(Some(NewConnection { socket, peer, owner }));
                 }
-                Ok((socket, owner, peer @ Peer::Token)) => return Ok(Some(Came { socket, peer, owner })),
+                Ok((socket, owner, peer @ Peer::Token)) => return Ok(Some(NewConnection { socket, peer, owner })),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(None),
                 Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
                 Err(e) => return Err(e),

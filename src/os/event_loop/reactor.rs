@@ -14,23 +14,27 @@
 use crate::api::response::Answer;
 use crate::core::Core;
 use crate::core::contract::{Input, Now, Output};
+use crate::ids::{ConnId, InstanceId};
 use crate::limits::{ACCEPT_PAUSE, ACCEPTS_AT_ONCE, HOLD, LAST_ANSWERS};
 use crate::model::instance::ExitCause;
+use crate::model::status::Usage;
 use crate::os::children::database::Database;
 use crate::os::children::probes::{Probes, Verdict};
-use crate::os::children::pulls::Pulls;
-use crate::os::children::reap::Role;
+use crate::os::children::pulls::PullChildren;
+use crate::os::children::reap::{Children, Role};
 use crate::os::event_loop::boot::{Boot, Listener};
 use crate::os::event_loop::clock::Clock;
+use crate::os::event_loop::held_answers::HeldAnswers;
+use crate::os::event_loop::lookups::{Finding, Lookups, Question};
 use crate::os::event_loop::notify::Notify;
 use crate::os::event_loop::pending::Pending;
 use crate::os::event_loop::reload::Reload;
 use crate::os::event_loop::signals::Signals;
 use crate::os::event_loop::timer::Alarm;
-use crate::os::event_loop::token::Source;
+use crate::os::event_loop::token::EventSource;
 use crate::os::instances::Instances;
 use crate::os::logs::files::LogFiles;
-use crate::os::net::clients::Clients;
+use crate::os::net::clients::{Clients, LookedUp};
 use crate::sandbox::host::probe;
 use crate::shares::Shares;
 use mio::event::Event;
@@ -50,10 +54,14 @@ pub struct Reactor {
     /// Listeners at which more may wait, though the kernel will not say so again.
     unaccepted: Vec<usize>,
     clients: Clients,
+    lookups: Lookups,
+    held_answers: HeldAnswers,
     /// Who has how much of what clients and servers can make this process hold.
     shares: Shares,
+    /// Who each pid is.
+    children: Children,
     instances: Instances,
-    pulls: Pulls,
+    pulls: PullChildren,
     database: Database,
     pending: Pending,
     logs: LogFiles,
@@ -87,7 +95,10 @@ impl Reactor {
             accept_again_ms: None,
             unaccepted: Vec::new(),
             clients: boot.clients,
+            lookups: boot.lookups,
+            held_answers: HeldAnswers::default(),
             shares: boot.shares,
+            children: boot.children,
             instances: boot.instances,
             pulls: boot.pulls,
             database: boot.database,
@@ -105,7 +116,7 @@ impl Reactor {
     pub fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(1024);
         let mut now = self.clock.now();
-        self.database.start(&mut self.instances.children, now);
+        self.database.start(&mut self.children, now);
         while self.exit != Exit::Over {
             let timeout = self.sleep_for(now)?;
             if let Err(e) = self.poll.poll(&mut events, timeout)
@@ -120,7 +131,7 @@ impl Reactor {
                 self.accept(index, now);
             }
             // The dead first: everything they ever said is read then, and that their pipes are closed is no more news.
-            let of_signals = |event: &&Event| Source::of(event.token()) == Source::Signals;
+            let of_signals = |event: &&Event| EventSource::of(event.token()) == EventSource::Signals;
             for event in events.iter().filter(of_signals) {
                 self.woke(event, now);
             }
@@ -131,7 +142,7 @@ impl Reactor {
             self.perform(now);
             // Whatever was done of late, a token may be gone by now.
             self.instances.ports.pairs.end_revoked(self.core.tokens(), &mut self.shares, now);
-            self.instances.give_turns(now);
+            self.instances.give_turns(&mut self.children, now);
             self.clients.flush(&mut self.core, &mut self.shares, now);
             self.move_large(now);
             self.announce(now);
@@ -164,6 +175,7 @@ impl Reactor {
             self.clients.next_deadline(),
             self.database.next_deadline(),
             self.notify.next_deadline(),
+            self.held_answers.next_deadline(),
             self.instances.next_deadline(),
             self.accept_again_ms,
             self.leave_by_ms,
@@ -177,30 +189,30 @@ impl Reactor {
     // --- 3: what became ready -----------------------------------------------------------------------------------
 
     fn woke(&mut self, event: &Event, now: Now) {
-        match Source::of(event.token()) {
-            Source::Listener(index) => self.accept(index, now),
-            Source::Client(conn) => self.clients.woke(conn, event, &mut self.core, &mut self.shares, now),
-            Source::Stdin(instance) => {
+        match EventSource::of(event.token()) {
+            EventSource::Listener(index) => self.accept(index, now),
+            EventSource::Client(conn) => self.clients.woke(conn, event, &mut self.core, &mut self.shares, now),
+            EventSource::Stdin(instance) => {
                 self.instances.stdin_writable(instance, (self.poll.registry(), &mut self.shares, now));
             }
-            Source::Stdout(instance) => {
+            EventSource::Stdout(instance) => {
                 let with = (self.poll.registry(), &mut self.shares, now);
                 self.instances.stdout_readable(instance, event.is_read_closed(), &mut self.core, with);
             }
-            Source::Stderr(instance) => {
+            EventSource::Stderr(instance) => {
                 let with = (self.poll.registry(), &mut self.shares, now);
                 self.instances.stderr_readable(instance, event.is_read_closed(), &mut self.core, with);
             }
-            Source::Pull(pull) => self.pulls.readable(pull, &mut self.core, now),
-            Source::Signals => self.signalled(now),
+            EventSource::Pull(pull) => self.pulls.readable(pull, &mut self.core, now),
+            EventSource::Signals => self.signalled(now),
             // What is due is looked for in every turn.
-            Source::Alarm => self.alarm.rang(),
-            Source::Threads => self.threads_rang(now),
-            Source::Port(token) => {
+            EventSource::Alarm => self.alarm.rang(),
+            EventSource::Threads => self.threads_rang(now),
+            EventSource::Port(token) => {
                 let with = (self.poll.registry(), &mut self.shares, now);
                 self.instances.ports.woke(token, event, &mut self.core, with);
             }
-            Source::Pair(number) => self.instances.ports.pairs.woke(number, event, &mut self.shares, now),
+            EventSource::Pair(number) => self.instances.ports.pairs.woke(number, event, &mut self.shares, now),
         }
     }
 
@@ -240,6 +252,30 @@ impl Reactor {
         for (server, entries) in self.logs.restored() {
             self.core.handle(Input::LogRestored { server, entries }, now);
         }
+        for found in self.lookups.heard(now.mono_ms) {
+            self.looked(found, now);
+        }
+    }
+
+    fn looked(&mut self, found: Finding, now: Now) {
+        match found {
+            Finding::Definition { conn, wants, fault, here: _ } => {
+                self.clients.looked(conn, LookedUp { wants, fault }, &mut self.core, &mut self.shares, now);
+            }
+            Finding::Image { pull, here } => {
+                if let Some(known) = self.pulls.looked(pull, here, &mut self.children, self.poll.registry()) {
+                    self.core.handle(known, now);
+                }
+            }
+            Finding::Usage { conn, usage } => self
+                .answer_held(conn, now, |instances, instance| usage.map(|fresh| instances.complete(instance, fresh))),
+            Finding::Config(read) => {
+                if let Some(default_provider) = self.reload.take(read) {
+                    self.core.handle(Input::Reconfigured { default_provider }, now);
+                }
+                self.notify.reloaded();
+            }
+        }
     }
 
     fn signalled(&mut self, now: Now) {
@@ -253,20 +289,17 @@ impl Reactor {
         }
         if signalled.reload {
             self.notify.reloading();
-            if let Some(default_provider) = self.reload.again() {
-                self.core.handle(Input::Reconfigured { default_provider }, now);
-            }
-            self.notify.reloaded();
+            self.lookups.ask(Question::Config);
         }
         if signalled.summary {
             self.summarise();
         }
-        self.instances.children.hurry();
-        let ended = self.instances.children.reap();
+        self.children.hurry();
+        let ended = self.children.reap();
         let instances = ended.iter().filter(|(_, role, _)| matches!(role, Role::Container(_))).count();
         match instances {
             // Other children are not worth the hurry, and what follows them (a probe of every provider) must have none of it.
-            0 => self.instances.children.calm(),
+            0 => self.children.calm(),
             1 => {}
             _ => log::info!("{instances} instances ended in one turn"),
         }
@@ -275,7 +308,7 @@ impl Reactor {
                 Role::Sweep => {
                     // Whoever is leaving need not know what can run here.
                     if self.core.is_accepting() {
-                        self.probes.swept(cause, &mut self.instances.children);
+                        self.probes.swept(cause, &mut self.children);
                         self.follow_probes(now);
                     }
                 }
@@ -285,34 +318,35 @@ impl Reactor {
                         self.instances.discard_container(probe::container_id(pid));
                     }
                     if self.core.is_accepting() {
-                        self.probes.ended(pid, cause, &mut self.instances.children);
+                        self.probes.ended(pid, cause, &mut self.children);
                         self.follow_probes(now);
                     } else {
                         self.probes.forget(pid);
                     }
                 }
                 Role::InitDb | Role::Postgres => {
-                    self.database.child_ended(&role, cause, &mut self.instances.children, now);
+                    self.database.child_ended(&role, cause, &mut self.children, now);
                 }
                 Role::Pull(pull) => {
                     let registry = self.poll.registry();
-                    self.pulls.child_ended(pull, cause, &mut self.instances.children, registry, &mut self.core, now);
+                    self.pulls.child_ended(pull, cause, &mut self.children, registry, &mut self.core, now);
                 }
                 Role::Launcher(_) | Role::Container(_) | Role::Chore(_) | Role::Emptying => {
-                    self.instances.child_ended(role, cause, &mut self.core, now);
+                    self.instances.child_ended(role, cause, &mut self.children, &mut self.core, now);
                     // At once, and not when all the others have been looked at too: of fifty that die together each
                     // would wait for the last words of all.
                     self.perform(now);
                 }
             }
         }
-        self.instances.children.calm();
+        self.children.calm();
     }
 
     /// Nothing of an earlier life is left, and it is known what can run here: servers may start.
     fn follow_probes(&mut self, now: Now) {
         if let Some(Verdict { usable, unusable }) = self.probes.verdict() {
             let providers = usable.keys().cloned().collect();
+            self.lookups.ask(Question::Remember { runtimes: usable.values().cloned().collect() });
             self.instances.provide(usable);
             self.core.handle(Input::Swept { providers, unusable }, now);
         }
@@ -325,8 +359,11 @@ impl Reactor {
         self.instances.ports.tick((self.poll.registry(), &mut self.shares, now));
         self.instances.release_held(self.poll.registry(), now);
         self.clients.expire(&mut self.core, &mut self.shares, now);
-        self.database.tick(&mut self.instances.children, now);
+        self.database.tick(&mut self.children, now);
         self.notify.tick(|| self.core.status_line(), now.mono_ms);
+        while let Some(conn) = self.held_answers.overdue(now.mono_ms) {
+            self.answer_held(conn, now, Instances::usage);
+        }
         if self.accept_again_ms.is_some_and(|at| at <= now.mono_ms) {
             self.accept_again_ms = None;
             for index in 0..self.listeners.len() {
@@ -341,24 +378,29 @@ impl Reactor {
         for handed in self.clients.take_handed() {
             self.instances.ports.relay(handed, (self.poll.registry(), &mut self.shares, now));
         }
+        for (conn, wants) in self.clients.take_questions() {
+            self.lookups.ask(Question::Definition { conn, wants });
+        }
         while let Some(output) = self.core.poll_output() {
             match output {
                 Output::Answer { conn, answer } => {
-                    let answer = self.with_usage(answer);
-                    self.clients.answer(conn, answer, &mut self.core, &mut self.shares, now);
+                    if let Some(answer) = self.with_usage(conn, answer, now) {
+                        self.clients.answer(conn, answer, &mut self.core, &mut self.shares, now);
+                    }
                 }
                 Output::Event { conn, event } => self.clients.event(conn, &event),
                 Output::News { conn, news } => self.clients.news(conn, &news),
                 Output::EndStream { conn } => self.clients.end_stream(conn),
                 Output::Pull { pull, image, policy } => {
-                    let children = &mut self.instances.children;
-                    let known = self.pulls.begin(pull, image, policy, children, self.poll.registry());
-                    self.core.handle(known, now);
+                    let with = (&mut self.children, self.poll.registry(), now);
+                    if let Some(known) = self.pulls.begin(pull, image, policy, &mut self.lookups, with) {
+                        self.core.handle(known, now);
+                    }
                 }
                 Output::AbandonPull { pull } => self.pulls.abandon(pull),
                 Output::Launch { instance, server, provider, definition } => {
-                    let registry = self.poll.registry();
-                    let launched = self.instances.launch(instance, server, &provider, &definition, registry);
+                    let (children, registry) = (&mut self.children, self.poll.registry());
+                    let launched = self.instances.launch(instance, server, &provider, &definition, children, registry);
                     if let Err(why) = launched {
                         self.core.handle(Input::LaunchFailed { instance, why }, now);
                     }
@@ -402,10 +444,16 @@ impl Reactor {
         }
     }
 
-    fn with_usage(&mut self, mut answer: Answer) -> Answer {
+    /// Of a list, what its servers used of late. Of one server, what it uses now: None, and the answer waits for a look.
+    fn with_usage(&mut self, conn: ConnId, mut answer: Answer, now: Now) -> Option<Answer> {
         match &mut answer {
             Answer::Registered(view) | Answer::Status(view) => {
-                view.usage = view.instance.and_then(|instance| self.instances.usage_now(instance));
+                if let Some(cgroup) = view.instance.and_then(|instance| self.instances.cgroup(instance)) {
+                    self.lookups.ask(Question::Usage { conn, cgroup: Box::new(cgroup.clone()) });
+                    self.held_answers.hold(conn, answer, now.mono_ms);
+                    self.clients.hold(conn);
+                    return None;
+                }
             }
             Answer::List(views) => {
                 for view in views {
@@ -430,14 +478,22 @@ impl Reactor {
             | Answer::TokenRevoked
             | Answer::Refused(_) => {}
         }
-        answer
+        Some(answer)
+    }
+
+    fn answer_held(&mut self, conn: ConnId, now: Now, usage: impl Fn(&Instances, InstanceId) -> Option<Usage>) {
+        let Some(mut answer) = self.held_answers.release(conn) else { return };
+        if let Answer::Registered(view) | Answer::Status(view) = &mut answer {
+            view.usage = view.instance.and_then(|instance| usage(&self.instances, instance));
+        }
+        self.clients.answer(conn, answer, &mut self.core, &mut self.shares, now);
     }
 
     /// For SIGUSR1: everything an operator may want to know, and nothing that is secret.
     fn summarise(&self) {
         log::info!("summary: {}", self.core.status_line());
         let fds = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
-        let (clients, children) = (self.clients.len(), self.instances.children.len());
+        let (clients, children) = (self.clients.len(), self.children.len());
         let (dropped, held_back) = (self.logs.dropped(), self.instances.held_back());
         log::info!("summary: {clients} clients, {children} children, {fds} descriptors, {dropped} log entries dropped");
         log::info!("summary: {held_back} outputs of servers are held back");
@@ -473,8 +529,9 @@ impl Reactor {
             && self.instances.is_at_rest()
             && self.pulls.is_at_rest()
             && self.probes.is_idle()
+            && self.held_answers.is_empty()
             && (self.clients.unanswered() == 0 || self.leave_by_ms.is_none_or(|at| at <= now.mono_ms))
-            && self.database.stop(&mut self.instances.children, now)
+            && self.database.stop(&mut self.children, now)
         {
             self.exit = Exit::Over;
         }

@@ -1,24 +1,22 @@
-//! SIGHUP: the configuration is read again, what can change while the daemon runs is changed, and the rest is named. A
-//! file that is wrong changes nothing.
+//! SIGHUP: what the configuration says when it is read again. What can change while the daemon runs is changed, the rest is
+//! named, and a file that is wrong changes nothing. Reads no file: the look-up thread does, and brings it here.
 
 use crate::config::Config;
 use crate::os::logs::filter::LogFilter;
-use std::path::PathBuf;
 
 pub struct Reload {
     config: Config,
-    file: Option<PathBuf>,
     filter: &'static LogFilter,
 }
 
 impl Reload {
-    pub fn new(config: Config, file: Option<PathBuf>, filter: &'static LogFilter) -> Reload {
-        Reload { config, file, filter }
+    pub fn new(config: Config, filter: &'static LogFilter) -> Reload {
+        Reload { config, filter }
     }
 
-    /// The default provider, if it has changed. One small file is read; this is the one time the loop does so.
-    pub fn again(&mut self) -> Option<String> {
-        let fresh = match Config::load(self.file.as_deref()) {
+    /// The default provider, if it has changed.
+    pub fn take(&mut self, read: Result<Box<Config>, String>) -> Option<String> {
+        let fresh = match read {
             Ok(fresh) => fresh,
             Err(e) => {
                 log::error!("SIGHUP: the configuration stays as it was: {e}");

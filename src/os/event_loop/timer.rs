@@ -2,7 +2,7 @@
 //! earlier than it: in the course of calls it hardly ever is, and a wait without a limit is cheaper than one with.
 
 use crate::limits::SLEEP_MAX;
-use crate::os::event_loop::token::Source;
+use crate::os::event_loop::token::EventSource;
 use mio::unix::SourceFd;
 use mio::{Interest, Registry};
 use nix::sys::time::TimeSpec;
@@ -21,7 +21,7 @@ impl Alarm {
     pub fn new(registry: &Registry) -> io::Result<Alarm> {
         let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK)?;
         let fd = timer.as_fd().as_raw_fd();
-        registry.register(&mut SourceFd(&fd), Source::Alarm.token(), Interest::READABLE)?;
+        registry.register(&mut SourceFd(&fd), EventSource::Alarm.token(), Interest::READABLE)?;
         Ok(Alarm { timer, set_ms: None })
     }
 

@@ -5,7 +5,7 @@ use crate::ids::{ConnId, InstanceId, PullId};
 use mio::Token;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum EventSource {
     Listener(usize),
     Client(ConnId),
     Stdin(InstanceId),
@@ -13,7 +13,8 @@ pub enum Source {
     Stderr(InstanceId),
     /// SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGUSR1.
     Signals,
-    /// A thread of ours has said something: the store, the logs or the meter. A poll has one waker.
+    /// A thread of ours has said something: the store, the logs, the meter, the look-ups or the decisions. mio allows one
+    /// waker for a poll, so all of them share it and all are asked.
     Threads,
     /// What a puller says.
     Pull(PullId),
@@ -27,38 +28,38 @@ pub enum Source {
 
 const KIND_BITS: u32 = 4;
 
-impl Source {
+impl EventSource {
     pub fn token(self) -> Token {
         let (kind, id) = match self {
-            Source::Listener(index) => (0, index as u64),
-            Source::Client(conn) => (1, conn.0),
-            Source::Stdin(instance) => (2, instance.0),
-            Source::Stdout(instance) => (3, instance.0),
-            Source::Stderr(instance) => (4, instance.0),
-            Source::Signals => (5, 0),
-            Source::Threads => (6, 0),
-            Source::Pull(pull) => (7, pull.0),
-            Source::Port(number) => (8, number),
-            Source::Alarm => (9, 0),
-            Source::Pair(number) => (10, number),
+            EventSource::Listener(index) => (0, index as u64),
+            EventSource::Client(conn) => (1, conn.0),
+            EventSource::Stdin(instance) => (2, instance.0),
+            EventSource::Stdout(instance) => (3, instance.0),
+            EventSource::Stderr(instance) => (4, instance.0),
+            EventSource::Signals => (5, 0),
+            EventSource::Threads => (6, 0),
+            EventSource::Pull(pull) => (7, pull.0),
+            EventSource::Port(number) => (8, number),
+            EventSource::Alarm => (9, 0),
+            EventSource::Pair(number) => (10, number),
         };
         Token((id << KIND_BITS | kind) as usize)
     }
 
-    pub fn of(token: Token) -> Source {
+    pub fn of(token: Token) -> EventSource {
         let (kind, id) = (token.0 & ((1 << KIND_BITS) - 1), token.0 as u64 >> KIND_BITS);
         match kind {
-            0 => Source::Listener(id as usize),
-            1 => Source::Client(ConnId(id)),
-            2 => Source::Stdin(InstanceId(id)),
-            3 => Source::Stdout(InstanceId(id)),
-            4 => Source::Stderr(InstanceId(id)),
-            5 => Source::Signals,
-            6 => Source::Threads,
-            7 => Source::Pull(PullId(id)),
-            8 => Source::Port(id),
-            9 => Source::Alarm,
-            10 => Source::Pair(id),
+            0 => EventSource::Listener(id as usize),
+            1 => EventSource::Client(ConnId(id)),
+            2 => EventSource::Stdin(InstanceId(id)),
+            3 => EventSource::Stdout(InstanceId(id)),
+            4 => EventSource::Stderr(InstanceId(id)),
+            5 => EventSource::Signals,
+            6 => EventSource::Threads,
+            7 => EventSource::Pull(PullId(id)),
+            8 => EventSource::Port(id),
+            9 => EventSource::Alarm,
+            10 => EventSource::Pair(id),
             other => unreachable!("no source registers kind {other}"),
         }
     }
@@ -71,19 +72,19 @@ mod tests {
     #[test]
     fn every_source_survives_its_token() {
         let all = [
-            Source::Listener(3),
-            Source::Client(ConnId(1 << 40)),
-            Source::Stdin(InstanceId(7)),
-            Source::Stdout(InstanceId(8)),
-            Source::Stderr(InstanceId(9)),
-            Source::Signals,
-            Source::Threads,
-            Source::Pull(PullId(10)),
-            Source::Port(10),
-            Source::Pair(11),
+            EventSource::Listener(3),
+            EventSource::Client(ConnId(1 << 40)),
+            EventSource::Stdin(InstanceId(7)),
+            EventSource::Stdout(InstanceId(8)),
+            EventSource::Stderr(InstanceId(9)),
+            EventSource::Signals,
+            EventSource::Threads,
+            EventSource::Pull(PullId(10)),
+            EventSource::Port(10),
+            EventSource::Pair(11),
         ];
         for source in all {
-            assert_eq!(Source::of(source.token()), source);
+            assert_eq!(EventSource::of(source.token()), source);
         }
     }
 }

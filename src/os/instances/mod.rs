@@ -17,7 +17,7 @@ use crate::model::definition::Definition;
 use crate::model::instance::{Exit, ExitCause, LaunchFault, LaunchFaultKind, StopSignal};
 use crate::model::status::Usage;
 use crate::os::children::chores::{Chores, Work};
-use crate::os::children::launch_turns::Turns;
+use crate::os::children::launch_turns::LaunchTurns;
 use crate::os::children::reap::{Children, Role};
 use crate::os::children::spawn;
 use crate::os::instances::meter::Meter;
@@ -121,7 +121,6 @@ enum Process {
 
 pub struct Instances {
     map: IdMap<InstanceId, Hosted>,
-    pub children: Children,
     pub meter: Meter,
     runtimes: BTreeMap<String, Runtime>,
     settings: LaunchSettings,
@@ -134,7 +133,7 @@ pub struct Instances {
     /// Those that have spent their allowance, and when they may go on.
     held: BTreeSet<(u64, InstanceId)>,
     pub pace: Pace,
-    turns: Turns,
+    turns: LaunchTurns,
     chores: Chores,
 }
 
@@ -154,7 +153,6 @@ impl Instances {
     pub fn new(settings: LaunchSettings, meter: Meter, descriptors: Descriptors) -> Instances {
         Instances {
             map: IdMap::default(),
-            children: Children::default(),
             meter,
             runtimes: BTreeMap::new(),
             chores: Chores::new(settings.layout.clone()),
@@ -165,7 +163,7 @@ impl Instances {
             large: VecDeque::new(),
             held: BTreeSet::new(),
             pace: Pace::default(),
-            turns: Turns::of_this_host(),
+            turns: LaunchTurns::of_this_host(),
         }
     }
 
@@ -195,6 +193,7 @@ impl Instances {
         server: ServerId,
         provider: &str,
         definition: &Definition,
+        children: &mut Children,
         registry: &Registry,
     ) -> Result<(), LaunchFault> {
         let Some(runtime) = self.runtimes.get(provider).cloned() else {
@@ -222,7 +221,7 @@ impl Instances {
         };
         let oom_kills_before = oom_kills_of_host();
         let (pid, report) = spawn::launcher(&plan, far).map_err(internal)?;
-        self.children.add(pid, Role::Launcher(instance));
+        children.add(pid, Role::Launcher(instance));
         self.turns.join(instance);
         log::info!("server={} instance={instance} launch provider={provider} launcher={pid}", definition.name);
         let cgroup = self.cgroups.as_ref().map(|all| all.instance(&self.settings.layout, &container_id));
@@ -348,7 +347,7 @@ impl Instances {
     }
 
     /// After everything else that the core wanted in this turn, so that nobody's start is late for another's work.
-    pub fn give_turns(&mut self, now: Now) {
+    pub fn give_turns(&mut self, children: &mut Children, now: Now) {
         while let Some(instance) = self.turns.begin() {
             if let Some(Hosted { process: Process::Launching { report: Some(report), .. }, .. }) =
                 self.map.get(&instance)
@@ -356,7 +355,7 @@ impl Instances {
                 spawn::give_the_word(report);
             }
         }
-        self.chores.start(self.turns.are_taken(), &mut self.children, now);
+        self.chores.start(self.turns.are_taken(), children, now);
     }
 
     /// When something is to be tried again, or somebody may go on.
@@ -497,9 +496,9 @@ impl Instances {
     }
 
     /// A child of ours has ended; roles that are not an instance's are the caller's.
-    pub fn child_ended(&mut self, role: Role, cause: ExitCause, core: &mut Core, now: Now) {
+    pub fn child_ended(&mut self, role: Role, cause: ExitCause, children: &mut Children, core: &mut Core, now: Now) {
         match role {
-            Role::Launcher(instance) => self.launcher_ended(instance, cause, core, now),
+            Role::Launcher(instance) => self.launcher_ended(instance, cause, children, core, now),
             Role::Container(instance) => self.container_ended(instance, cause, core, now),
             Role::Chore(chore) => {
                 if let Some(outcome) = self.chores.ended(chore, cause, now) {
@@ -511,7 +510,14 @@ impl Instances {
         }
     }
 
-    fn launcher_ended(&mut self, instance: InstanceId, cause: ExitCause, core: &mut Core, now: Now) {
+    fn launcher_ended(
+        &mut self,
+        instance: InstanceId,
+        cause: ExitCause,
+        children: &mut Children,
+        core: &mut Core,
+        now: Now,
+    ) {
         self.turns.leave(instance);
         let report = self.map.get_mut(&instance).and_then(|hosted| match &mut hosted.process {
             Process::Launching { report, .. } => report.take(),
@@ -520,7 +526,7 @@ impl Instances {
         match report.and_then(spawn::read_report) {
             Some(Report::Started { pid, address }) => {
                 self.ports.located(instance, address);
-                let dead = self.children.claim(pid, instance);
+                let dead = children.claim(pid, instance);
                 if let Some(hosted) = self.map.get_mut(&instance) {
                     hosted.process = Process::Running { pid };
                 }
@@ -536,7 +542,7 @@ impl Instances {
                 core.handle(Input::LaunchFailed { instance, why }, now);
             }
         }
-        self.children.settle();
+        children.settle();
     }
 
     fn container_ended(&mut self, instance: InstanceId, cause: ExitCause, core: &mut Core, now: Now) {
@@ -567,10 +573,14 @@ impl Instances {
         self.meter.usage(instance)
     }
 
-    /// As above, and looked at now: four files of kernel memory, good for one instance but not for a list of them.
-    pub fn usage_now(&self, instance: InstanceId) -> Option<Usage> {
-        let cgroup = self.map.get(&instance)?.cgroup.as_ref()?;
+    /// Where that is to be seen; none: nowhere.
+    pub fn cgroup(&self, instance: InstanceId) -> Option<&CgroupFiles> {
+        self.map.get(&instance)?.cgroup.as_ref()
+    }
+
+    /// A fresh look at its cgroup, with what only the meter knows.
+    pub fn complete(&self, instance: InstanceId, fresh: Usage) -> Usage {
         let last = self.meter.usage(instance).unwrap_or_default();
-        Some(Usage { cpu_percent: last.cpu_percent, disk_bytes: last.disk_bytes, ..cgroup.usage()? })
+        Usage { cpu_percent: last.cpu_percent, disk_bytes: last.disk_bytes, ..fresh }
     }
 }

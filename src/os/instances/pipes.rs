@@ -6,7 +6,7 @@ use crate::allowance::Allowance;
 use crate::ids::InstanceId;
 use crate::limits::{PART_MIN, SERVER_WORK, STDIN_BACKLOG_MAX, STDIN_OWED_MAX, STDOUT_PIPE};
 use crate::model::definition::Framing;
-use crate::os::event_loop::token::Source;
+use crate::os::event_loop::token::EventSource;
 use crate::os::instances::pipe_share::PipeShare;
 use crate::shares::{Owner, Shares, Short};
 use crate::wire::backlog::Backlog;
@@ -28,15 +28,15 @@ pub struct Pipes {
     pub share: PipeShare,
     /// Nothing more is to be written after the backlog.
     closing: bool,
-    pub stdout: Tap,
-    pub stderr: Tap,
+    pub stdout: OutputPipe,
+    pub stderr: OutputPipe,
     pub lines: Lines,
     /// There may be whole lines in `lines`.
     pub unread: bool,
 }
 
 /// The reading end of a pipe. `readable` is sticky: the kernel says it once per change.
-pub struct Tap {
+pub struct OutputPipe {
     receiver: Option<Receiver>,
     token: Token,
     pub readable: bool,
@@ -72,7 +72,7 @@ pub struct FarEnds {
     pub stderr: OwnedFd,
 }
 
-pub enum Drawn {
+pub enum PipeRead {
     Bytes(usize),
     Empty,
     Ended,
@@ -96,9 +96,9 @@ impl Pipes {
         }
         // SAFETY: each descriptor is given away once.
         let mut stdin = unsafe { Sender::from_raw_fd(stdin.into_raw_fd()) };
-        let stdout = Tap::register(stdout, Source::Stdout(instance), registry)?;
-        let stderr = Tap::register(stderr, Source::Stderr(instance), registry)?;
-        registry.register(&mut stdin, Source::Stdin(instance).token(), Interest::WRITABLE)?;
+        let stdout = OutputPipe::register(stdout, EventSource::Stdout(instance), registry)?;
+        let stderr = OutputPipe::register(stderr, EventSource::Stderr(instance), registry)?;
+        registry.register(&mut stdin, EventSource::Stdin(instance).token(), Interest::WRITABLE)?;
         let pipes = Pipes {
             stdin: Some(stdin),
             backlog: Backlog::default(),
@@ -233,14 +233,14 @@ impl Pipes {
     }
 }
 
-impl Tap {
-    pub fn register(fd: OwnedFd, source: Source, registry: &Registry) -> io::Result<Tap> {
+impl OutputPipe {
+    pub fn register(fd: OwnedFd, source: EventSource, registry: &Registry) -> io::Result<OutputPipe> {
         // SAFETY: the descriptor is given away once.
         let mut receiver = unsafe { Receiver::from_raw_fd(fd.into_raw_fd()) };
         let token = source.token();
         registry.register(&mut receiver, token, Interest::READABLE)?;
         let allowance = Allowance::full(SERVER_WORK);
-        Ok(Tap { receiver: Some(receiver), token, readable: false, ended: false, allowance, held: Held::No })
+        Ok(OutputPipe { receiver: Some(receiver), token, readable: false, ended: false, allowance, held: Held::No })
     }
 
     pub fn is_held(&self) -> bool {
@@ -275,11 +275,11 @@ impl Tap {
         self.ended |= ended;
     }
 
-    pub fn read(&mut self, scratch: &mut [u8]) -> Drawn {
+    pub fn read(&mut self, scratch: &mut [u8]) -> PipeRead {
         let Some(receiver) = &mut self.receiver else {
             // An event of the same turn in which it was read to its end: there is nothing more to say.
             self.readable = false;
-            return Drawn::Empty;
+            return PipeRead::Empty;
         };
         loop {
             match receiver.read(scratch) {
@@ -287,11 +287,11 @@ impl Tap {
                 Ok(n) => {
                     // A short read has emptied the pipe; its next bytes ring again.
                     self.readable = n == scratch.len() || self.ended;
-                    return Drawn::Bytes(n);
+                    return PipeRead::Bytes(n);
                 }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {
                     self.readable = false;
-                    return Drawn::Empty;
+                    return PipeRead::Empty;
                 }
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(_) => break,
@@ -299,6 +299,6 @@ impl Tap {
         }
         self.readable = false;
         self.receiver = None;
-        Drawn::Ended
+        PipeRead::Ended
     }
 }

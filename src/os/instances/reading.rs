@@ -6,7 +6,7 @@ use crate::core::Core;
 use crate::core::contract::{Input, Now};
 use crate::ids::InstanceId;
 use crate::limits::{BYTES_PER_WORK, LAST_WORK_AT_ONCE, STDERR_AT_ONCE, WORK_PER_READ};
-use crate::os::instances::pipes::{Drawn, Pipes};
+use crate::os::instances::pipes::{PipeRead, Pipes};
 
 /// One server's turn.
 pub struct Reading<'a> {
@@ -48,12 +48,12 @@ impl Reading<'_> {
                     break;
                 }
                 match draw(self.pipes, self.scratch, most - taken) {
-                    Drawn::Bytes(n) => {
+                    PipeRead::Bytes(n) => {
                         taken += n;
                         work += self.discarded(n);
                     }
-                    Drawn::Empty => break,
-                    Drawn::Ended => {
+                    PipeRead::Empty => break,
+                    PipeRead::Ended => {
                         self.core.handle(Input::StdoutClosed { instance: self.instance }, self.now);
                         break;
                     }
@@ -97,7 +97,7 @@ impl Reading<'_> {
                 if left.stdout == 0 {
                     return true;
                 }
-                let Drawn::Bytes(n) = draw(self.pipes, self.scratch, left.stdout) else { return true };
+                let PipeRead::Bytes(n) = draw(self.pipes, self.scratch, left.stdout) else { return true };
                 left.stdout -= n;
             }
             work += self.lines(LAST_WORK_AT_ONCE - work).work;
@@ -106,7 +106,7 @@ impl Reading<'_> {
 
     fn draw_stderr(&mut self, most: usize) -> Option<usize> {
         let most = most.min(STDERR_AT_ONCE);
-        let Drawn::Bytes(n) = self.pipes.stderr.read(&mut self.scratch[..most]) else { return None };
+        let PipeRead::Bytes(n) = self.pipes.stderr.read(&mut self.scratch[..most]) else { return None };
         self.core.handle(Input::StderrRead { instance: self.instance, bytes: &self.scratch[..n] }, self.now);
         Some(n)
     }
@@ -148,23 +148,23 @@ struct Heard {
 
 /// One read of stdout. What begins goes by way of `scratch`, so that a server which says little needs no large buffer;
 /// what goes on is read to where it belongs.
-fn draw(pipes: &mut Pipes, scratch: &mut [u8], most: usize) -> Drawn {
+fn draw(pipes: &mut Pipes, scratch: &mut [u8], most: usize) -> PipeRead {
     let drawn = if pipes.lines.pending() > 0 {
         let room = pipes.lines.room(scratch.len());
         let most = room.len().min(most);
         let drawn = pipes.stdout.read(&mut room[..most]);
-        if let Drawn::Bytes(n) = drawn {
+        if let PipeRead::Bytes(n) = drawn {
             pipes.lines.fed(n);
         }
         drawn
     } else {
         let most = scratch.len().min(most);
         let drawn = pipes.stdout.read(&mut scratch[..most]);
-        if let Drawn::Bytes(n) = drawn {
+        if let PipeRead::Bytes(n) = drawn {
             pipes.lines.feed(&scratch[..n]);
         }
         drawn
     };
-    pipes.unread |= matches!(drawn, Drawn::Bytes(_));
+    pipes.unread |= matches!(drawn, PipeRead::Bytes(_));
     drawn
 }

@@ -12,8 +12,9 @@ use crate::limits::{
 use crate::os::net::holding::Holding;
 use crate::shares::{Shares, Short};
 use crate::wire::backlog::Backlog;
-use crate::wire::http_in::{Parser, Phase, Step};
+use crate::wire::http_in::{Parser, RequestPhase, Step};
 use mio::net::{TcpStream, UnixStream};
+use nix::sys::socket::{MsgFlags, recv};
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsRawFd, RawFd};
@@ -46,6 +47,13 @@ impl Socket {
             Socket::Tcp(socket) => socket.local_addr().map(proof::address).unwrap_or_default(),
             Socket::Unix(_) => proof::UNIX.to_string(),
         }
+    }
+
+    /// Is what it has sent first a HEAD, whose answer has no body? Looks and takes nothing; no, if nothing is there yet.
+    pub fn begins_with_head(&self) -> bool {
+        let mut first = [0; 5];
+        let look = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+        recv(self.as_raw_fd(), &mut first, look).is_ok_and(|n| first[..n] == *b"HEAD ")
     }
 
     pub fn source(&mut self) -> &mut dyn mio::event::Source {
@@ -90,6 +98,9 @@ impl AsRawFd for Socket {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doing {
     Reading,
+    /// Something is looked up on a disk for it, before the core has its request or after that is answered. Not for long, so
+    /// one that will send no more still gets its answer.
+    LookingUp,
     /// The core has its request.
     Waiting,
     /// An open stream of events.
@@ -133,7 +144,7 @@ pub struct Client {
     pub head_only: bool,
     pub http10: bool,
     /// The parser's phase when the deadline was set: a new phase has a new one.
-    phase: Phase,
+    phase: RequestPhase,
     /// When this client has been too slow; none while we are.
     pub deadline_ms: Option<u64>,
     /// When the loop will next look at `deadline_ms`.
@@ -141,7 +152,7 @@ pub struct Client {
 }
 
 /// What came of reading.
-pub enum Read1 {
+pub enum ReadOutcome {
     Step(Step),
     /// Nothing whole yet.
     Nothing,
@@ -169,37 +180,37 @@ impl Client {
             keep_alive: true,
             head_only: false,
             http10: false,
-            phase: Phase::Idle,
+            phase: RequestPhase::Idle,
             deadline_ms: Some(now_ms + HEAD_TIMEOUT.as_millis() as u64),
             armed_ms: None,
         }
     }
 
     /// Reads until there is a step to take, nothing more to read, or the budget is spent (then `readable` stays set).
-    pub fn read(&mut self, scratch: &mut [u8]) -> Read1 {
+    pub fn read(&mut self, scratch: &mut [u8]) -> ReadOutcome {
         match self.parser.step() {
             Step::NeedMore => {}
-            step @ (Step::Continue | Step::Request | Step::Refuse(_)) => return Read1::Step(step),
+            step @ (Step::Continue | Step::Request | Step::Refuse(_)) => return ReadOutcome::Step(step),
         }
         let mut taken = 0;
         while self.readable && taken < BYTES_AT_ONCE {
             match self.socket.read(scratch) {
-                Ok(0) => return Read1::Gone,
+                Ok(0) => return ReadOutcome::Gone,
                 Ok(n) => {
                     taken += n;
                     self.readable = n == scratch.len() || self.hung_up;
                     self.parser.feed(&scratch[..n]);
                     match self.parser.step() {
                         Step::NeedMore => {}
-                        step @ (Step::Continue | Step::Request | Step::Refuse(_)) => return Read1::Step(step),
+                        step @ (Step::Continue | Step::Request | Step::Refuse(_)) => return ReadOutcome::Step(step),
                     }
                 }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => self.readable = false,
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(_) => return Read1::Gone,
+                Err(_) => return ReadOutcome::Gone,
             }
         }
-        Read1::Nothing
+        ReadOutcome::Nothing
     }
 
     /// Counts what its buffers hold now. An error: they have grown beyond what its owner may have, and something must go.
@@ -290,10 +301,15 @@ impl Client {
     /// It has sent more than was looked at: in the parser, or still in the socket.
     pub fn has_unread(&self) -> bool {
         match self.doing {
-            Doing::Reading => self.readable || self.parser.phase() != Phase::Idle,
+            Doing::Reading => self.readable || self.parser.phase() != RequestPhase::Idle,
             Doing::Lingering { .. } => self.readable,
-            Doing::Waiting | Doing::Streaming | Doing::Closing | Doing::Closed => false,
+            Doing::LookingUp | Doing::Waiting | Doing::Streaming | Doing::Closing | Doing::Closed => false,
         }
+    }
+
+    /// A whole one, which the core has not taken.
+    pub fn has_request(&self) -> bool {
+        self.parser.phase() == RequestPhase::Complete
     }
 
     pub fn has_backlog(&self) -> bool {
@@ -316,11 +332,11 @@ impl Client {
         let within = |wait: Duration| Some(now_ms + wait.as_millis() as u64);
         self.deadline_ms = match self.doing {
             Doing::Reading => within(match self.parser.phase() {
-                Phase::Idle => IDLE_TIMEOUT,
-                Phase::Head => HEAD_TIMEOUT,
-                Phase::Body | Phase::Complete => BODY_TIMEOUT,
+                RequestPhase::Idle => IDLE_TIMEOUT,
+                RequestPhase::Head => HEAD_TIMEOUT,
+                RequestPhase::Body | RequestPhase::Complete => BODY_TIMEOUT,
             }),
-            Doing::Waiting | Doing::Streaming => None,
+            Doing::LookingUp | Doing::Waiting | Doing::Streaming => None,
             Doing::Lingering { until_ms, .. } => within(LINGER_SILENCE_MAX).map(|at| at.min(until_ms)),
             Doing::Closing | Doing::Closed => within(WRITE_TIMEOUT),
         };
@@ -428,6 +444,17 @@ mod tests {
         client.readable = true;
         client.drain(&mut scratch, 2 * SECOND);
         assert_eq!(client.doing, Doing::Closed);
+    }
+
+    #[test]
+    fn a_head_request_is_known_by_its_first_bytes_which_stay_where_they_are() {
+        for (sent, is_head) in [("", false), ("HEA", false), ("HEAD / HTTP/1.1\r\n", true), ("GET /", false)] {
+            let (mut client, mut peer) = client();
+            peer.write_all(sent.as_bytes()).unwrap();
+            assert_eq!(client.socket.begins_with_head(), is_head, "{sent}");
+            let mut scratch = [0; 64];
+            assert_eq!(client.socket.read(&mut scratch).unwrap_or(0), sent.len());
+        }
     }
 
     #[test]

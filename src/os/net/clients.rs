@@ -7,23 +7,19 @@ use crate::api::rest::{self, Interpreted};
 use crate::core::Core;
 use crate::core::contract::{Input, Now};
 use crate::ids::{ConnId, IdMap};
-use crate::limits::{BUFFER_KEPT_MAX, BYTES_AT_ONCE, CONNECTIONS_MAX, CONNECTIONS_REFUSED_MAX, OVERLOAD_RETRY};
-use crate::model::definition::{Definition, PullPolicy, Source as RootfsSource};
-use crate::model::fault::{Code, Fault, Outcome};
+use crate::limits::{BUFFER_KEPT_MAX, BYTES_AT_ONCE, CONNECTIONS_MAX, CONNECTIONS_REFUSED_MAX, LOOK_UP_WAIT};
+use crate::model::fault::{Code, Fault};
 use crate::model::news::News;
-use crate::os::event_loop::boot::Came;
-use crate::os::event_loop::token::Source;
-use crate::os::net::client::{Client, Doing, Read1};
+use crate::os::event_loop::boot::NewConnection;
+use crate::os::event_loop::lookups::Wants;
+use crate::os::event_loop::token::EventSource;
+use crate::os::net::client::{Client, Doing, ReadOutcome};
 use crate::os::net::descriptors::Descriptors;
 use crate::os::net::holding::{Holding, Strangers};
 use crate::os::net::proxy::{self, Handed};
-use crate::sandbox::container::network;
-use crate::sandbox::container::plan::Networking;
-use crate::sandbox::image::Images;
-use crate::sandbox::image::registry::reference::reference;
-use crate::sandbox::image::registry::{PullError, Registries};
+use crate::os::net::refusals::{self, crowded_call, crowded_message, crowded_out, overloaded};
 use crate::shares::{Owner, Resource, Shares, Short};
-use crate::wire::http_in::{Method, Parser, Phase, Step};
+use crate::wire::http_in::{Method, Parser, RequestPhase, Step};
 use crate::wire::http_out::{self, Framing, Response};
 use crate::wire::times::DateLine;
 use mio::event::Event;
@@ -32,13 +28,17 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::io::{self, Write};
 
+/// What the disk has said to a request.
+pub struct LookedUp {
+    pub wants: Wants,
+    pub fault: Option<Fault>,
+}
+
 pub struct Clients {
     map: IdMap<ConnId, Client>,
     minted: u64,
-    /// Where images are, for the one question that is asked of the disk: is it there?
-    images: Images,
-    registries: Registries,
-    networking: Networking,
+    /// What registrations ask of the disk, before the core hears of them.
+    questions: Vec<(ConnId, Wants)>,
     /// Connections that are the proxy's from here on.
     handed: Vec<Handed>,
     descriptors: Descriptors,
@@ -56,13 +56,11 @@ pub struct Clients {
 }
 
 impl Clients {
-    pub fn new(images: Images, registries: Registries, networking: Networking, descriptors: Descriptors) -> Clients {
+    pub fn new(descriptors: Descriptors) -> Clients {
         Clients {
             map: IdMap::default(),
             minted: 0,
-            images,
-            registries,
-            networking,
+            questions: Vec::new(),
             handed: Vec::new(),
             descriptors,
             strangers: Strangers::default(),
@@ -87,6 +85,10 @@ impl Clients {
         std::mem::take(&mut self.handed)
     }
 
+    pub fn take_questions(&mut self) -> Vec<(ConnId, Wants)> {
+        std::mem::take(&mut self.questions)
+    }
+
     pub fn has_runnable(&self) -> bool {
         !self.runnable.is_empty()
     }
@@ -99,24 +101,26 @@ impl Clients {
 
     pub fn admit(
         &mut self,
-        came: Came,
+        came: NewConnection,
         registry: &Registry,
         core: &mut Core,
         shares: &mut Shares,
         now: Now,
     ) -> io::Result<()> {
-        let Came { mut socket, peer, owner } = came;
+        let NewConnection { mut socket, peer, owner } = came;
         let counted = self.make_room(&owner, core, shares, now);
         let refused = !counted && self.map.len() >= CONNECTIONS_MAX + CONNECTIONS_REFUSED_MAX;
         if refused || !self.descriptors.spare(&socket) {
             shares.give_back(&owner, Resource::Connections, usize::from(counted));
             // Best effort, and no lingering: it is a fresh socket, so the few bytes fit its buffer.
-            _ = socket.write(http_out::BUSY);
+            let mut busy = Vec::new();
+            http_out::write_busy(&mut busy, self.date.at(now.unix_ms), socket.begins_with_head());
+            _ = socket.write(&busy);
             return Ok(());
         }
         self.minted += 1;
         let id = ConnId(self.minted);
-        let token = Source::Client(id).token();
+        let token = EventSource::Client(id).token();
         if let Err(e) = registry.register(socket.source(), token, Interest::READABLE | Interest::WRITABLE) {
             shares.give_back(&owner, Resource::Connections, usize::from(counted));
             return Err(e);
@@ -128,7 +132,8 @@ impl Clients {
         let holding = Holding::new(owner, usize::from(counted));
         let mut client = Client::new(id, socket, peer, holding, now.mono_ms);
         if !counted {
-            client.out.tail().extend_from_slice(http_out::BUSY);
+            let head_only = client.socket.begins_with_head();
+            http_out::write_busy(client.out.tail(), self.date.at(now.unix_ms), head_only);
             client.doing = Doing::Closing;
         }
         self.map.insert(id, client);
@@ -195,32 +200,36 @@ impl Clients {
         }
         while client.doing == Doing::Reading && !client.has_backlog() {
             match client.read(&mut self.scratch) {
-                Read1::Nothing => {
+                ReadOutcome::Nothing => {
                     if let Err(response) = admissible(client, shares, core, now) {
                         return self.refuse(id, response, shares, now);
                     }
                     return self.go_on_later(id);
                 }
-                Read1::Gone => {
+                ReadOutcome::Gone => {
                     client.doing = Doing::Closed;
                     self.touched.push(id);
                 }
-                Read1::Step(Step::Continue) => {
+                ReadOutcome::Step(Step::Continue) => {
                     if let Err(response) = admissible(client, shares, core, now) {
                         return self.refuse(id, response, shares, now);
                     }
                     client.out.tail().extend_from_slice(http_out::CONTINUE);
                     self.touched.push(id);
                 }
-                Read1::Step(Step::Refuse(fault)) => return self.refuse(id, rest::refuse(&fault), shares, now),
-                Read1::Step(Step::Request) => {
+                ReadOutcome::Step(Step::Refuse(fault)) => {
+                    let response = refusals::unread(fault, client.parser.refused_path());
+                    return self.refuse(id, response, shares, now);
+                }
+                ReadOutcome::Step(Step::Request) => {
                     // Also one that came all at once, with others behind it: what is held is counted before it is kept.
                     if let Err(short) = client.count(shares) {
-                        return self.refuse(id, overloaded(short), shares, now);
+                        let response = refusals::unread(overloaded(short), &client.parser.request().path);
+                        return self.refuse(id, response, shares, now);
                     }
-                    return self.request(id, core, shares, now);
+                    return self.request(id, None, core, shares, now);
                 }
-                Read1::Step(Step::NeedMore) => unreachable!("read() goes on instead"),
+                ReadOutcome::Step(Step::NeedMore) => unreachable!("read() goes on instead"),
             }
         }
     }
@@ -241,7 +250,22 @@ impl Clients {
         self.respond(id, response, shares, now);
     }
 
-    fn request(&mut self, id: ConnId, core: &mut Core, shares: &mut Shares, now: Now) {
+    /// The disk was looked at for this client's request, which is read again: meanwhile it may mean something else.
+    pub fn looked(&mut self, id: ConnId, place: LookedUp, core: &mut Core, shares: &mut Shares, now: Now) {
+        if self.map.get(&id).is_some_and(|client| client.doing == Doing::LookingUp && client.has_request()) {
+            self.request(id, Some(place), core, shares, now);
+        }
+    }
+
+    /// The core has answered, and something is still looked up for that answer.
+    pub fn hold(&mut self, id: ConnId) {
+        if let Some(client) = self.map.get_mut(&id).filter(|client| client.doing == Doing::Waiting) {
+            client.doing = Doing::LookingUp;
+        }
+    }
+
+    /// `place`: what the disk has said to it.
+    fn request(&mut self, id: ConnId, place: Option<LookedUp>, core: &mut Core, shares: &mut Shares, now: Now) {
         let client = self.map.get_mut(&id).expect("it is being served");
         client.doing = Doing::Waiting;
         client.deadline_ms = None;
@@ -259,12 +283,22 @@ impl Clients {
         }
         let response = match rest::interpret(&request, core.tokens(), &client.peer, &mut client.shown) {
             Ok(Interpreted::Ask { who, ask }) => {
-                let refused = client.holding.belongs_to(&who, shares).err().map(overloaded);
-                let refused = refused.or_else(|| {
-                    let definition = core.proposed(&who, &ask)?;
-                    let image = missing_image(&definition, &self.images, &self.registries);
-                    Some(rest::refuse(&image.or_else(|| missing_network(&definition, &self.networking))?))
-                });
+                let refused = client.holding.belongs_to(&who, shares).err();
+                let refused = refused.map(|short| refusals::unread(overloaded(short), &request.path));
+                let wants = core.proposed(&who, &ask).and_then(|definition| Wants::of(&definition));
+                let refused = match (refused, wants, place) {
+                    (Some(refusal), _, _) => Some(refusal),
+                    (None, None, _) => None,
+                    (None, Some(wants), Some(place)) if place.wants == wants => {
+                        place.fault.map(|fault| rest::refuse(&fault))
+                    }
+                    (None, Some(wants), _) => {
+                        client.doing = Doing::LookingUp;
+                        client.deadline_ms = Some(now.mono_ms + LOOK_UP_WAIT.as_millis() as u64);
+                        self.questions.push((id, wants));
+                        return self.touched.push(id);
+                    }
+                };
                 match refused {
                     None => {
                         if client.hung_up {
@@ -483,10 +517,15 @@ impl Clients {
 
     fn too_slow(&mut self, id: ConnId, core: &mut Core, shares: &mut Shares, now: Now) {
         let client = self.map.get_mut(&id).expect("just looked up");
-        let in_request = client.parser.phase() != Phase::Idle;
+        let in_request = client.parser.phase() != RequestPhase::Idle;
         if client.doing == Doing::Reading && in_request && !client.has_backlog() {
             let fault = Fault::new(Code::RequestTimeout, "the request did not arrive in time");
-            self.refuse(id, rest::refuse(&fault), shares, now);
+            let path = client.parser.head().map(|head| head.path.into_owned()).unwrap_or_default();
+            self.refuse(id, refusals::unread(fault, &path), shares, now);
+        } else if client.doing == Doing::LookingUp {
+            let fault =
+                Fault::new(Code::Unavailable, "the disk does not say whether the image and the network are there");
+            self.respond(id, rest::refuse(&fault.retry_after_ms(1_000)), shares, now);
         } else {
             self.drop_client(id, core, shares, now);
         }
@@ -524,7 +563,8 @@ fn admissible(client: &mut Client, shares: &mut Shares, core: &Core, now: Now) -
             return Err(response);
         }
         if let Some(who) = client.shown.who() {
-            client.holding.belongs_to(who, shares).map_err(overloaded)?;
+            let counted = client.holding.belongs_to(who, shares);
+            counted.map_err(|short| refusals::unread(overloaded(short), &head.path))?;
         }
     }
     // What nobody has shown a token for is answered from its head alone.
@@ -532,66 +572,8 @@ fn admissible(client: &mut Client, shares: &mut Shares, core: &Core, now: Now) -
         let why = format!("without a token a body of more than {BUFFER_KEPT_MAX} bytes is not read");
         return Err(rest::refuse(&Fault::new(Code::PayloadTooLarge, why)));
     }
-    client.count(shares).map_err(overloaded)
-}
-
-fn overloaded(short: Short) -> Response {
-    let why = match short {
-        Short::Owner => {
-            "your other requests and connections take all that one token may have; end some, or send less at once"
-        }
-        Short::Whole => "requests of other clients fill the memory there is for them; try again, or send less at once",
-    };
-    rest::refuse(&Fault::new(Code::Overloaded, why).retry_after_ms(OVERLOAD_RETRY.as_millis() as u64))
-}
-
-/// For an answer that has no room, because its client does not read those that it has.
-fn crowded(short: Short) -> Fault {
-    let why = match short {
-        Short::Owner => "answers and streams that you have not read take all that one token may have; read them first",
-        Short::Whole => "answers that other clients have not read take all the memory there is for them; try again",
-    };
-    Fault::new(Code::Overloaded, why).retry_after_ms(OVERLOAD_RETRY.as_millis() as u64)
-}
-
-fn crowded_out(short: Short) -> Response {
-    rest::refuse(&crowded(short))
-}
-
-/// The server has answered, so whatever it was asked to do is done.
-fn crowded_call(short: Short) -> Response {
-    rest::refuse(&crowded(short).outcome(Outcome::SentUnknown))
-}
-
-fn crowded_message(short: Short) -> Response {
-    mcp::refuse(None, &crowded(short).outcome(Outcome::SentUnknown))
-}
-
-/// Nor for a network that nobody has configured.
-fn missing_network(definition: &Definition, networking: &Networking) -> Option<Fault> {
-    let name = definition.network.as_ref().filter(|name| !network::exists(networking, name))?;
-    let dirs: Vec<String> = networking.conf_dirs.iter().map(|dir| dir.display().to_string()).collect();
-    let why = format!("there is no network {name}: no CNI configuration in {} has this name", dirs.join(" or "));
-    Some(Fault::field("network", why))
-}
-
-/// A definition must not be stored for an image that is not here and cannot come. One look at the disk, for a new
-/// definition only; what a registry has is found out by the start.
-fn missing_image(definition: &Definition, images: &Images, registries: &Registries) -> Option<Fault> {
-    let RootfsSource::Image(name) = &definition.source else { return None };
-    let can_come = match definition.pull_policy {
-        PullPolicy::Missing | PullPolicy::Always => reference(name, registries.default.as_deref()).map(|r| r.is_some()),
-        PullPolicy::Never => Ok(false),
-    };
-    let why = match (images.resolve(name), can_come, definition.pull_policy) {
-        (Ok(Some(_)), _, PullPolicy::Missing | PullPolicy::Never) | (Ok(_), Ok(true), _) => return None,
-        (Ok(_), Ok(false), PullPolicy::Missing | PullPolicy::Always) => {
-            PullError::NoRegistry { image: name.clone() }.to_string()
-        }
-        (Ok(_), Ok(false), PullPolicy::Never) => {
-            format!("{name} is not here, and pull_policy is never; `stdiod image import PATH --name {name}` brings it")
-        }
-        (Err(e), _, _) | (_, Err(e), _) => e.to_string(),
-    };
-    Some(Fault::new(Code::ImageNotFound, format!("image: {why}")).with("field", "image"))
+    client.count(shares).map_err(|short| match client.parser.head() {
+        Some(head) => refusals::unread(overloaded(short), &head.path),
+        None => rest::refuse(&overloaded(short)),
+    })
 }

@@ -7,4 +7,5 @@ pub mod holding;
 pub mod pairs;
 pub mod ports;
 pub mod proxy;
+pub mod refusals;
 pub mod unix_socket;

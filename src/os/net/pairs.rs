@@ -14,7 +14,7 @@ use crate::limits::{
 };
 use crate::model::fault::{Code, Fault, Outcome};
 use crate::model::principal::Principal;
-use crate::os::event_loop::token::Source;
+use crate::os::event_loop::token::EventSource;
 use crate::os::net::client::Socket;
 use crate::shares::{Owner, Resource, Shares, Short};
 use crate::wire::backlog::Backlog;
@@ -176,7 +176,7 @@ impl Pairs {
         self.minted += 1;
         let id = self.minted;
         for (at, side) in pair.sides.iter_mut().enumerate() {
-            let token = Source::Pair(id << 1 | at as u64).token();
+            let token = EventSource::Pair(id << 1 | at as u64).token();
             if let Err(e) = registry.register(side.socket.source(), token, Interest::READABLE | Interest::WRITABLE) {
                 give_place_back(&pair, shares);
                 return Err(Fault::new(Code::Overloaded, format!("a connection cannot be watched: {e}")));

@@ -1,6 +1,7 @@
-//! Published ports: listeners on the host, and who connects there. Also sees when a server's port first answers, and begins
-//! what is relayed to it. Forwards in this process, not by address translation in the kernel: so a port on loopback opens no
-//! way from a sandbox to the host's loopback, and all of it ends with the daemon. The bytes are `Pairs`' business.
+//! The ports of instances: listeners on the host for those that are published, a connection to the instance for everyone who
+//! connects there or whose HTTP request is passed on, and attempts to connect until a new instance answers for the first
+//! time. Forwards in this process and not by address translation in the kernel: a port on loopback opens no way from a sandbox
+//! to the host's loopback, and everything ends with the daemon. Moves no bytes itself: `Pairs` does.
 
 use crate::core::Core;
 use crate::core::contract::{Input, Now};
@@ -9,7 +10,7 @@ use crate::limits::{KNOCK_PAUSE, KNOCK_WAIT, PORT_ACCEPTS_AT_ONCE, PORT_REFUSED_
 use crate::model::definition::PortMapping;
 use crate::model::fault::{Code, Fault, Outcome};
 use crate::model::instance::{LaunchFault, LaunchFaultKind};
-use crate::os::event_loop::token::Source;
+use crate::os::event_loop::token::EventSource;
 use crate::os::net::client::Socket;
 use crate::os::net::descriptors::Descriptors;
 use crate::os::net::pairs::{Pairs, owners_of_port};
@@ -116,7 +117,7 @@ impl Ports {
     ) -> io::Result<(u64, TcpListener)> {
         let mut listener = TcpListener::bind(SocketAddr::new(port.address, port.host))?;
         let token = self.mint(Named::Listener { instance, index });
-        registry.register(&mut listener, Source::Port(token).token(), Interest::READABLE)?;
+        registry.register(&mut listener, EventSource::Port(token).token(), Interest::READABLE)?;
         Ok((token, listener))
     }
 
@@ -256,7 +257,7 @@ impl Ports {
             knock.socket = None;
             let to = self.published.get(instance).and_then(Published::first);
             let Some(Ok(mut socket)) = to.map(connect_nearby) else { continue };
-            let token = Source::Port(knock.token).token();
+            let token = EventSource::Port(knock.token).token();
             if registry.register(&mut socket, token, Interest::WRITABLE).is_ok() {
                 knock.again_ms = now.mono_ms + KNOCK_WAIT.as_millis() as u64;
                 knock.socket = Some(socket);

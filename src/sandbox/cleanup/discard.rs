@@ -18,6 +18,9 @@ pub const SUBCOMMAND: &str = "sandbox-discard";
 pub const SUBCOMMAND_VOLUMES: &str = "sandbox-remove-volumes";
 pub const SUBCOMMAND_REMOVED: &str = "sandbox-empty-removed";
 
+/// The exit status of a clean-up that ran out of time, and may do better later.
+pub const TIMED_OUT: i32 = 3;
+
 /// For `/proc/self/exe`, by the daemon itself.
 pub fn args(layout: &Layout, container_id: &str) -> Vec<OsString> {
     args_of(SUBCOMMAND, layout, container_id)
@@ -72,7 +75,7 @@ fn child_main(args: &[OsString], name: &str, act: impl Fn(&Layout, &str, i32) ->
         Ok(()) => 0,
         Err(e) => {
             eprintln!("stdiod {name} {what}: {e}");
-            1
+            if e.kind() == io::ErrorKind::TimedOut { TIMED_OUT } else { 1 }
         }
     }
 }

@@ -163,9 +163,14 @@ fn configuration(plan: &LaunchPlan, name: &str) -> Result<Configured, LaunchFaul
     Ok(Configured { plugins, masquerade, built_in })
 }
 
+/// One that is there without a configuration.
+pub fn is_built_in(name: &str) -> bool {
+    matches!(name, "none" | "host" | cni::BRIDGE)
+}
+
 /// Is there such a network? For the registration: a look at a few small files.
 pub fn exists(networking: &Networking, name: &str) -> bool {
-    matches!(name, "none" | "host" | cni::BRIDGE) || find_configuration(networking, name).is_ok_and(|f| f.is_some())
+    is_built_in(name) || find_configuration(networking, name).is_ok_and(|f| f.is_some())
 }
 
 fn find_configuration(networking: &Networking, name: &str) -> io::Result<Option<Value>> {

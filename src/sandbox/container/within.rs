@@ -143,47 +143,91 @@ pub fn remove_non_directory(parent: &OwnedFd, name: &Path) -> nix::Result<()> {
     }
 }
 
-/// Removes a tree, however deep: a directory that is not empty is first moved up to the top, so that neither the
-/// stack nor the number of open files depends on what a container has built. Quiet when there is nothing.
+/// Removes a tree, however deep and however wide. A directory that is not empty is first moved up to the top, and names are
+/// read a few at a time: neither the stack, nor the memory, nor the number of open files depends on what a container has
+/// built. Quiet when there is nothing.
 pub fn remove_tree(path: &Path) -> io::Result<()> {
-    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let top = match nix::fcntl::open(path, flags, Mode::empty()) {
+    let top = match nix::fcntl::open(path, DIRECTORY, Mode::empty()) {
         Ok(fd) => fd,
         Err(Errno::ENOENT) => return Ok(()),
         Err(Errno::ENOTDIR | Errno::ELOOP) => return gone(std::fs::remove_file(path)),
         Err(e) => return Err(e.into()),
     };
-    let mut moved = 0_u64;
-    let mut pending = vec![PathBuf::new()];
-    while let Some(dir) = pending.pop() {
-        let here = match dir.as_os_str().is_empty() {
-            true => top.try_clone()?,
-            false => match openat(&top, &dir, flags, Mode::empty()) {
-                // Somebody else is at it too.
-                Err(Errno::ENOENT) => continue,
-                opened => opened?,
-            },
-        };
-        for name in names_in(&here)? {
-            match unlinkat(&here, name.as_path(), UnlinkatFlags::NoRemoveDir) {
-                Ok(()) | Err(Errno::ENOENT) => continue,
-                Err(Errno::EISDIR | Errno::EPERM) => {}
-                Err(e) => return Err(e.into()),
+    let mut work = Removal::default();
+    // What is moved up in the middle of a look at the top may or may not be among what that look gives.
+    loop {
+        let before = work.done;
+        for name in names_in(&top)? {
+            let name = name?;
+            if !work.unlink(&top, &name)? {
+                work.empty(&top, &name)?;
             }
-            match unlinkat(&here, name.as_path(), UnlinkatFlags::RemoveDir) {
-                Ok(()) | Err(Errno::ENOENT) => continue,
-                Err(Errno::ENOTEMPTY | Errno::EEXIST) => {}
-                Err(e) => return Err(e.into()),
-            }
-            let at_top = dir.as_os_str().is_empty();
-            let name = if at_top { Some(name) } else { move_up(&here, &name, &top, &mut moved)? };
-            pending.extend(name);
         }
-        if !dir.as_os_str().is_empty() {
-            unlink_dir_if_empty(&top, &dir)?;
+        if work.done == before {
+            return gone(std::fs::remove_dir(path));
         }
     }
-    gone(std::fs::remove_dir(path))
+}
+
+const DIRECTORY: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
+
+#[derive(Default)]
+struct Removal {
+    /// Names that were removed or moved up.
+    done: u64,
+    moved: u64,
+}
+
+impl Removal {
+    /// False: it is a directory with something in it.
+    fn unlink(&mut self, dir: &OwnedFd, name: &Path) -> io::Result<bool> {
+        let removed = match unlinkat(dir, name, UnlinkatFlags::NoRemoveDir) {
+            Err(Errno::EISDIR | Errno::EPERM) => unlinkat(dir, name, UnlinkatFlags::RemoveDir),
+            removed => removed,
+        };
+        match removed {
+            Ok(()) => self.done += 1,
+            Err(Errno::ENOENT) => {}
+            Err(Errno::ENOTEMPTY | Errno::EEXIST) => return Ok(false),
+            Err(e) => return Err(e.into()),
+        }
+        Ok(true)
+    }
+
+    /// Of a directory at the top. Those in it that are not empty go up, to have their own turn.
+    fn empty(&mut self, top: &OwnedFd, name: &Path) -> io::Result<()> {
+        let here = match openat(top, name, DIRECTORY, Mode::empty()) {
+            // Somebody else is at it too.
+            Err(Errno::ENOENT) => return Ok(()),
+            opened => opened?,
+        };
+        for inner in names_in(&here)? {
+            let inner = inner?;
+            if !self.unlink(&here, &inner)? {
+                self.move_up(&here, &inner, top)?;
+            }
+        }
+        // What is left in it, if anything, the next look finds.
+        self.unlink(top, name).map(|_| ())
+    }
+
+    fn move_up(&mut self, from: &OwnedFd, name: &Path, top: &OwnedFd) -> io::Result<()> {
+        loop {
+            self.moved += 1;
+            let up = PathBuf::from(format!(".removed-{}", self.moved));
+            match renameat(from, name, top, up.as_path()) {
+                Ok(()) => {
+                    self.done += 1;
+                    return Ok(());
+                }
+                // Somebody else who is at it has removed it.
+                Err(Errno::ENOENT) => return Ok(()),
+                // Somebody chose our name; the next one then.
+                Err(Errno::ENOTEMPTY | Errno::EEXIST | Errno::ENOTDIR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
 }
 
 fn gone(removed: io::Result<()>) -> io::Result<()> {
@@ -193,31 +237,10 @@ fn gone(removed: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Nothing: somebody else who is at it has removed it.
-fn move_up(from: &OwnedFd, name: &Path, top: &OwnedFd, moved: &mut u64) -> io::Result<Option<PathBuf>> {
-    loop {
-        *moved += 1;
-        let up = PathBuf::from(format!(".removed-{moved}"));
-        match renameat(from, name, top, up.as_path()) {
-            Ok(()) => return Ok(Some(up)),
-            Err(Errno::ENOENT) => return Ok(None),
-            // Somebody chose our name; the next one then.
-            Err(Errno::ENOTEMPTY | Errno::EEXIST | Errno::ENOTDIR) => {}
-            Err(e) => return Err(e.into()),
-        }
-    }
-}
-
-fn unlink_dir_if_empty(top: &OwnedFd, dir: &Path) -> io::Result<()> {
-    match unlinkat(top, dir, UnlinkatFlags::RemoveDir) {
-        Ok(()) | Err(Errno::ENOENT | Errno::ENOTEMPTY) => Ok(()),
-        Err(e) => Err(e.into()),
-    }
-}
-
-fn names_in(dir: &OwnedFd) -> io::Result<Vec<PathBuf>> {
+/// As they are read: a directory may hold more names than fit into memory.
+fn names_in(dir: &OwnedFd) -> io::Result<impl Iterator<Item = io::Result<PathBuf>> + use<>> {
     let by_fd = format!("/proc/self/fd/{}", dir.as_raw_fd());
-    std::fs::read_dir(by_fd)?.map(|entry| Ok(PathBuf::from(entry?.file_name()))).collect()
+    Ok(std::fs::read_dir(by_fd)?.map(|entry| Ok(PathBuf::from(entry?.file_name()))))
 }
 
 /// A path inside a container in its one spelling: absolute, no empty or `.` parts, no `/` at its end. None if it is
@@ -322,6 +345,26 @@ mod tests {
         assert!(!top.exists());
         remove_tree(&top).unwrap();
         assert!(Path::new("/etc").exists());
+    }
+
+    #[test]
+    fn a_tree_is_removed_however_wide_it_is() {
+        let scratch = Scratch::new("wide");
+        let top = scratch.0.join("top");
+        let wide = top.join("a/wide");
+        std::fs::create_dir_all(&wide).unwrap();
+        let name = |n: u32| format!("{n:0200}");
+        for n in 0..50_000 {
+            std::fs::File::create(wide.join(name(n))).unwrap();
+        }
+        for n in 0..500 {
+            std::fs::create_dir_all(wide.join(format!("d{n}/e/f"))).unwrap();
+            std::fs::create_dir_all(top.join(format!("d{n}/e"))).unwrap();
+        }
+        let names = names_in(&nix::fcntl::open(wide.as_path(), DIRECTORY, Mode::empty()).unwrap()).unwrap();
+        assert_eq!(names.count(), 50_500, "as they come");
+        remove_tree(&top).unwrap();
+        assert!(!top.exists());
     }
 
     #[test]

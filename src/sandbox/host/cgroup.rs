@@ -278,7 +278,8 @@ impl CgroupFiles {
             there.iter().for_each(|dir| kill_in(dir));
             let left: Vec<io::Error> = there.iter().filter_map(|dir| remove_dirs(dir).err()).collect();
             if start.elapsed() > limit {
-                return Err(left.into_iter().next().unwrap_or_else(|| io::Error::other("cgroups are made anew")));
+                let why = left.first().map_or_else(|| "cgroups are made anew".to_owned(), ToString::to_string);
+                return Err(io::Error::new(io::ErrorKind::TimedOut, why));
             }
             if !left.is_empty() {
                 std::thread::sleep(pause);

@@ -104,6 +104,12 @@ pub fn read_memory(file: &Path) -> Vec<String> {
     fs::read_to_string(file).unwrap_or_default().lines().map(str::to_owned).collect()
 }
 
+/// These work here. To forget is no harm: it costs the next start a container.
+pub fn remember(layout: &Layout, runtimes: &[Runtime]) {
+    let known: Vec<String> = runtimes.iter().map(fingerprint).collect();
+    _ = fs::write(memory(layout), known.join("\n"));
+}
+
 /// With its users as they were when it worked.
 pub fn among(known: &[String], runtime: &Runtime) -> Option<Runtime> {
     let as_found = [runtime.users, Users::Same].map(|users| Runtime { users, ..runtime.clone() });

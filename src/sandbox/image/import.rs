@@ -27,7 +27,7 @@ impl Images {
     pub fn import(&self, path: &str, name: &str, said: &mut dyn FnMut(&str)) -> Result<StoredImage, ImageError> {
         let name = full_name(name)?;
         let writing = self.write()?;
-        let (source, tag) = Source::open(path, &self.tmp())?;
+        let (source, tag) = ImageSource::open(path, &self.tmp())?;
         let found = source.find(path, tag)?;
         let mut told = |step: LayerStep| {
             let doing = if step.is_there { "is there" } else { "unpacking" };
@@ -44,7 +44,7 @@ impl Images {
     /// As `import`, for an image that was found before; waits for its turn.
     pub fn import_found(
         &self,
-        source: &Source,
+        source: &ImageSource,
         found: &Found,
         name: &str,
         said: &mut dyn FnMut(LayerStep),
@@ -55,7 +55,7 @@ impl Images {
     fn import_writing(
         &self,
         writing: &Writing,
-        source: &Source,
+        source: &ImageSource,
         found: &Found,
         name: &str,
         said: &mut dyn FnMut(LayerStep),
@@ -85,7 +85,7 @@ impl Images {
 
     fn add_layer(
         &self,
-        source: &Source,
+        source: &ImageSource,
         layer: &Layer,
         home: &Path,
         allowance: &mut Allowance,
@@ -109,7 +109,12 @@ impl Images {
     }
 }
 
-fn unpack_checked(source: &Source, layer: &Layer, dir: &Path, allowance: &mut Allowance) -> Result<(), ImageError> {
+fn unpack_checked(
+    source: &ImageSource,
+    layer: &Layer,
+    dir: &Path,
+    allowance: &mut Allowance,
+) -> Result<(), ImageError> {
     let (blob, size) = source.blob(&layer.blob)?;
     if size != layer.size {
         return Err(mismatch(&layer.blob, layer.size, size));
@@ -172,7 +177,7 @@ pub struct LayerStep {
 }
 
 /// Named blobs: a directory, or the members of a tar file.
-pub enum Source {
+pub enum ImageSource {
     Directory(PathBuf),
     Archive { file: File, members: HashMap<String, Member> },
 }
@@ -194,26 +199,26 @@ struct DockerManifest {
     layers: Vec<String>,
 }
 
-impl Source {
+impl ImageSource {
     /// `tmp`: where a packed archive is unpacked to be read.
-    fn open(path: &str, tmp: &Path) -> Result<(Source, Option<String>), ImageError> {
+    fn open(path: &str, tmp: &Path) -> Result<(ImageSource, Option<String>), ImageError> {
         let (file, tag) = match path.rsplit_once(':') {
             Some((dir, tag)) if !Path::new(path).exists() => (dir, Some(tag.to_owned())),
             _ => (path, None),
         };
         let not_an_image = |e: io::Error| ImageError::NotAnImage { path: path.to_owned(), why: e.to_string() };
         if fs::metadata(file).map_err(not_an_image)?.is_dir() {
-            return Ok((Source::Directory(PathBuf::from(file)), tag));
+            return Ok((ImageSource::Directory(PathBuf::from(file)), tag));
         }
         let file = File::open(file).and_then(|file| plain_archive(file, tmp)).map_err(not_an_image)?;
         let members = members(&file).map_err(not_an_image)?;
-        Ok((Source::Archive { file, members }, tag))
+        Ok((ImageSource::Archive { file, members }, tag))
     }
 
     fn has(&self, name: &str) -> bool {
         match self {
-            Source::Directory(dir) => dir.join(name).is_file(),
-            Source::Archive { members, .. } => members.contains_key(name),
+            ImageSource::Directory(dir) => dir.join(name).is_file(),
+            ImageSource::Archive { members, .. } => members.contains_key(name),
         }
     }
 
@@ -221,12 +226,12 @@ impl Source {
     fn blob(&self, name: &str) -> Result<(Box<dyn Read + '_>, u64), ImageError> {
         let missing = |e: io::Error| ImageError::Unreadable(format!("{name}: {e}"));
         match self {
-            Source::Directory(dir) => {
+            ImageSource::Directory(dir) => {
                 let file = File::open(dir.join(name)).map_err(missing)?;
                 let size = file.metadata().map_err(missing)?.len();
                 Ok((Box::new(file), size))
             }
-            Source::Archive { file, members } => {
+            ImageSource::Archive { file, members } => {
                 let (at, size) = member(members, name).ok_or_else(|| missing(io::ErrorKind::NotFound.into()))?;
                 let mut file = file;
                 file.seek(SeekFrom::Start(at)).map_err(missing)?;

@@ -158,11 +158,12 @@ impl Images {
     pub fn claim(&self, name: &str, bundle: &Path) -> Result<StoredImage, LaunchFault> {
         let not_found = |why: String| LaunchFault { kind: LaunchFaultKind::ImageNotFound, message: why };
         let missing = || not_found(format!("image {name:?} is not in the image store"));
-        if self.resolve(name).map_err(|e| not_found(e.to_string()))?.is_none() {
-            return Err(missing());
-        }
         let broken = |e: io::Error| fault(LaunchFaultKind::Rootfs, "claiming the image", e);
-        let _lock = self.lock("refs.lock", FlockArg::LockShared).map_err(broken)?;
+        let _lock = match self.lock("refs.lock", FlockArg::LockShared) {
+            // Nothing was ever brought here.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(missing()),
+            locked => locked.map_err(broken)?,
+        };
         let image = self.resolve(name).map_err(|e| not_found(e.to_string()))?.ok_or_else(missing)?;
         fs::write(bundle.join(CLAIM), image.layers.join("\n")).map_err(broken)?;
         fs::write(bundle.join(CLAIM_NAME), &image.name).map_err(broken)?;

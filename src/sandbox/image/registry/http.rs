@@ -90,7 +90,7 @@ pub struct Ask<'a> {
     pub form: Option<&'a str>,
 }
 
-pub struct Answer {
+pub struct RegistryAnswer {
     pub head: Head,
     pub body: Body<Stream>,
     /// Of the last redirect.
@@ -118,7 +118,7 @@ impl Transport {
     }
 
     /// One request, through redirects.
-    pub fn ask(&self, url: &Url, ask: &Ask<'_>) -> Result<Answer, PullError> {
+    pub fn ask(&self, url: &Url, ask: &Ask<'_>) -> Result<RegistryAnswer, PullError> {
         let mut at = url.clone();
         for _ in 0..=HTTP_REDIRECTS_MAX {
             let authorization = ask.authorization.filter(|_| at.same_origin(url));
@@ -131,7 +131,7 @@ impl Transport {
             let head = read_head(&mut reader).map_err(unreachable)?;
             let Some(location) = redirect(&head).filter(|_| ask.form.is_none()) else {
                 let body = Body::of(&head, "GET", reader).map_err(unreachable)?;
-                return Ok(Answer { head, body, url: at });
+                return Ok(RegistryAnswer { head, body, url: at });
             };
             let Some(next) = at.join(location) else {
                 return Err(PullError::protocol(&at.authority(), "it redirects to what is no http or https address"));

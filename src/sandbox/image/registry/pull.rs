@@ -8,7 +8,7 @@ use crate::limits::{
 };
 use crate::model::instance::{LayerState, PullStep};
 use crate::sandbox::container::launch::{cut, die_with_parent};
-use crate::sandbox::image::import::{Found, LayerStep, Source, choose, is_index};
+use crate::sandbox::image::import::{Found, ImageSource, LayerStep, choose, is_index};
 use crate::sandbox::image::registry::auth;
 use crate::sandbox::image::registry::fetch::{Wanted, fetch, hex};
 use crate::sandbox::image::registry::http::Transport;
@@ -91,7 +91,7 @@ pub fn pull(
     let blobs = images.pull_dir().map_err(|e| PullError::io("opening the image store", e))?;
     forget_old_parts(&blobs);
     let manifest = resolve(&session, &reference.version, &blobs)?;
-    let source = Source::Directory(images.pull_layout());
+    let source = ImageSource::Directory(images.pull_layout());
     let digest = manifest.digest().to_string();
     if let Some(here) = images.resolve(&full)?
         && here.digest == digest
@@ -336,7 +336,7 @@ fn missing_blob(blobs: &Path, images: &Images, found: &Found) -> bool {
     })
 }
 
-fn forget_blobs(blobs: &Path, source: &Source, manifest: &Descriptor) {
+fn forget_blobs(blobs: &Path, source: &ImageSource, manifest: &Descriptor) {
     for digest in source.named_by(manifest).unwrap_or_default() {
         forget(blobs, &digest);
     }
@@ -347,7 +347,7 @@ fn forget_blobs(blobs: &Path, source: &Source, manifest: &Descriptor) {
 /// rest. Harmless to a pull that is under way: a blob that goes under its hands is fetched again.
 pub fn forget_finished(images: &Images) {
     let (Ok(blobs), Ok(here)) = (images.pull_dir(), images.list()) else { return };
-    let source = Source::Directory(images.pull_layout());
+    let source = ImageSource::Directory(images.pull_layout());
     for image in here {
         let file = blobs.join(image.digest.strip_prefix("sha256:").unwrap_or(&image.digest));
         if let (Ok(meta), Ok(digest)) = (fs::metadata(file), oci_spec::image::Digest::from_str(&image.digest)) {

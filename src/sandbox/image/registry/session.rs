@@ -4,7 +4,7 @@
 use crate::limits::{MANIFEST_MAX, REGISTRY_WORDS_MAX, TOKEN_ANSWER_MAX};
 use crate::sandbox::image::registry::PullError;
 use crate::sandbox::image::registry::auth::{Challenge, Credentials, challenge};
-use crate::sandbox::image::registry::http::{Answer, Ask, Transport, Url};
+use crate::sandbox::image::registry::http::{Ask, RegistryAnswer, Transport, Url};
 use crate::sandbox::image::registry::reference::Reference;
 use serde::Deserialize;
 use std::io::Read;
@@ -56,11 +56,11 @@ impl<'a> Session<'a> {
     }
 
     /// A blob, or what follows its first bytes: whether that is what comes, the answer says.
-    pub fn blob(&self, digest: &str, from: Option<u64>) -> Result<Answer, PullError> {
+    pub fn blob(&self, digest: &str, from: Option<u64>) -> Result<RegistryAnswer, PullError> {
         self.get(&format!("blobs/{digest}"), "", from, &format!("{}@{digest}", self.repository))
     }
 
-    fn get(&self, path: &str, accept: &str, from: Option<u64>, what: &str) -> Result<Answer, PullError> {
+    fn get(&self, path: &str, accept: &str, from: Option<u64>, what: &str) -> Result<RegistryAnswer, PullError> {
         let path = format!("/v2/{}/{path}", self.repository);
         let url = Url::at(self.https, &self.registry, path)
             .ok_or_else(|| PullError::protocol(&self.registry, "it is no HOST[:PORT]"))?;
@@ -149,7 +149,7 @@ impl<'a> Session<'a> {
     }
 
     /// An answer that says no.
-    fn refusal(&self, answer: Answer, what: &str) -> PullError {
+    fn refusal(&self, answer: RegistryAnswer, what: &str) -> PullError {
         let status = answer.head.status;
         let words = words(answer.body);
         let told = |otherwise: &str| if words.is_empty() { otherwise.to_owned() } else { words.clone() };

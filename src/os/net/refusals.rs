@@ -1,0 +1,68 @@
+//! What the daemon itself answers when it cannot serve a client: no room for its request, for its answer, or for a request
+//! that is not read to its end. Owns the words, and what is said of a call; sends nothing.
+
+use crate::api::route::{self, Route};
+use crate::api::{mcp, rest};
+use crate::limits::OVERLOAD_RETRY;
+use crate::model::fault::{Code, Fault, Outcome};
+use crate::shares::Short;
+use crate::wire::http_in::Method;
+use crate::wire::http_out::Response;
+
+/// To a request that has not been read to its end, at this path: if it is a call, nothing of it was sent.
+pub fn unread(fault: Fault, path: &str) -> Response {
+    let is_call = matches!(route::route(Method::Post, path), Ok(Route::Call(_)));
+    rest::refuse(&if is_call { fault.outcome(Outcome::NotSent) } else { fault })
+}
+
+pub fn overloaded(short: Short) -> Fault {
+    let why = match short {
+        Short::Owner => {
+            "your other requests and connections take all that one token may have; end some, or send less at once"
+        }
+        Short::Whole => "requests of other clients fill the memory there is for them; try again, or send less at once",
+    };
+    Fault::new(Code::Overloaded, why).retry_after_ms(OVERLOAD_RETRY.as_millis() as u64)
+}
+
+/// For an answer that has no room, because its client does not read those that it has.
+fn crowded(short: Short) -> Fault {
+    let why = match short {
+        Short::Owner => "answers and streams that you have not read take all that one token may have; read them first",
+        Short::Whole => "answers that other clients have not read take all the memory there is for them; try again",
+    };
+    Fault::new(Code::Overloaded, why).retry_after_ms(OVERLOAD_RETRY.as_millis() as u64)
+}
+
+pub fn crowded_out(short: Short) -> Response {
+    rest::refuse(&crowded(short))
+}
+
+/// The server has answered, so whatever it was asked to do is done.
+pub fn crowded_call(short: Short) -> Response {
+    rest::refuse(&crowded(short).outcome(Outcome::SentUnknown))
+}
+
+pub fn crowded_message(short: Short) -> Response {
+    mcp::refuse(None, &crowded(short).outcome(Outcome::SentUnknown))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_was_not_read_was_not_sent() {
+        let outcome = |path: &str| {
+            let response = unread(Fault::new(Code::PayloadTooLarge, "too long"), path);
+            assert_eq!(response.status, 413);
+            let body: serde_json::Value = serde_json::from_slice(&response.whole_body()).expect("JSON");
+            body["error"]["data"]["outcome"].as_str().map(str::to_owned)
+        };
+        assert_eq!(outcome("/api/v1/mcp/servers/notes/call").as_deref(), Some("not_sent"));
+        assert_eq!(outcome("/api/v1/mcp/hosted/notes/call").as_deref(), Some("not_sent"));
+        for other in ["/api/v1/mcp/servers", "/api/v1/mcp/servers/notes", "/", "", "/no/call"] {
+            assert_eq!(outcome(other), None, "{other}");
+        }
+    }
+}
