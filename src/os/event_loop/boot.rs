@@ -284,6 +284,18 @@ pub struct Listener {
     address: String,
     /// Without a token, whoever reaches it is trusted.
     open: bool,
+    /// Of a unix socket.
+    file: Option<SocketFile>,
+}
+
+/// The name of a unix socket in the file system, which goes with this. Apart from the socket: that is closed in the middle of
+/// the loop, and a disk is touched only after it.
+pub struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        _ = fs::remove_file(&self.0);
+    }
 }
 
 /// A client that has just connected, and whose it is before it says more.
@@ -328,13 +340,19 @@ impl Listener {
             Listen::Tcp(address) => {
                 let socket = TcpListener::bind(*address)?;
                 let address = format!("http://{}", socket.local_addr()?);
-                Ok(Listener { kind: Kind::Tcp(socket), address, open })
+                Ok(Listener { kind: Kind::Tcp(socket), address, open, file: None })
             }
             Listen::Unix(path) => {
                 let socket = unix_socket::bind(path, group)?;
-                Ok(Listener { kind: Kind::Unix(socket), address: wanted.to_string(), open })
+                let file = Some(SocketFile(path.clone()));
+                Ok(Listener { kind: Kind::Unix(socket), address: wanted.to_string(), open, file })
             }
         }
+    }
+
+    /// Takes no more connections. What is left of it on disk is the caller's to drop.
+    pub fn close(self) -> Option<SocketFile> {
+        self.file
     }
 
     pub fn address(&self) -> &str {
@@ -369,16 +387,6 @@ impl Listener {
                 Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
                 Err(e) => return Err(e),
             }
-        }
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        if let Kind::Unix(_) = self.kind
-            && let Some(path) = self.address.strip_prefix("unix:")
-        {
-            _ = fs::remove_file(path);
         }
     }
 }

@@ -22,7 +22,7 @@ use crate::os::children::database::Database;
 use crate::os::children::probes::{Probes, Verdict};
 use crate::os::children::pulls::PullChildren;
 use crate::os::children::reap::{Children, Role};
-use crate::os::event_loop::boot::{Boot, Listener};
+use crate::os::event_loop::boot::{Boot, Listener, SocketFile};
 use crate::os::event_loop::clock::Clock;
 use crate::os::event_loop::held_answers::HeldAnswers;
 use crate::os::event_loop::lookups::{Finding, Lookups, Question};
@@ -49,6 +49,8 @@ pub struct Reactor {
     signals: Signals,
     alarm: Alarm,
     listeners: Vec<Listener>,
+    /// Of listeners that are closed; removed when the loop is over.
+    socket_files: Vec<SocketFile>,
     /// A listener whose accept failed for want of descriptors is tried again after this time.
     accept_again_ms: Option<u64>,
     /// Listeners at which more may wait, though the kernel will not say so again.
@@ -92,6 +94,7 @@ impl Reactor {
             signals: boot.signals,
             alarm: boot.alarm,
             listeners: boot.listeners,
+            socket_files: Vec::new(),
             accept_again_ms: None,
             unaccepted: Vec::new(),
             clients: boot.clients,
@@ -283,7 +286,7 @@ impl Reactor {
         for _ in 0..signalled.stop {
             self.notify.stopping("stopping every server");
             self.core.handle(Input::ShutdownAsked, now);
-            self.listeners.clear();
+            self.socket_files.extend(self.listeners.drain(..).filter_map(Listener::close));
             // A second signal means now, for clients too.
             self.leave_by_ms = None;
         }

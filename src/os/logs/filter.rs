@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 pub struct LogFilter {
     logger: RwLock<env_logger::Logger>,
     lines: Lines,
+    /// Of a terminal. Asked once: it stays what it is, and the loop need not ask again.
+    colours: WriteStyle,
 }
 
 /// Makes sure of the last lines, however the daemon ends.
@@ -29,8 +31,9 @@ impl LogFilter {
     /// Installs the process's logger; there is one, and it is never removed.
     pub fn install(filter: &str) -> &'static LogFilter {
         let lines = Lines::written_by_a_thread(io::stderr());
-        let logger = RwLock::new(build(filter, lines.clone()));
-        let logger: &'static LogFilter = Box::leak(Box::new(LogFilter { logger, lines }));
+        let colours = if io::stderr().is_terminal() { WriteStyle::Always } else { WriteStyle::Never };
+        let logger = RwLock::new(build(filter, lines.clone(), colours));
+        let logger: &'static LogFilter = Box::leak(Box::new(LogFilter { logger, lines, colours }));
         // Fails only if there is a logger already; whoever installed it wins.
         _ = log::set_logger(logger);
         logger.adjust();
@@ -42,7 +45,8 @@ impl LogFilter {
     }
 
     pub fn set(&self, filter: &str) {
-        *self.logger.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = build(filter, self.lines.clone());
+        let built = build(filter, self.lines.clone(), self.colours);
+        *self.logger.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = built;
         self.adjust();
     }
 
@@ -66,8 +70,7 @@ impl Log for LogFilter {
     }
 }
 
-fn build(filter: &str, lines: Lines) -> env_logger::Logger {
-    let colours = if io::stderr().is_terminal() { WriteStyle::Always } else { WriteStyle::Never };
+fn build(filter: &str, lines: Lines, colours: WriteStyle) -> env_logger::Logger {
     env_logger::Builder::new()
         .parse_filters(filter)
         // The database client logs the parameters of its statements, and those are definitions with their secrets.
