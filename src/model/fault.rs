@@ -106,7 +106,7 @@ pub struct Fault {
     pub data: Map<String, Value>,
     pub retry_after_s: Option<u64>,
     /// 405 only: what would have been allowed.
-    pub allow: Option<&'static str>,
+    pub allow: Option<String>,
 }
 
 impl Fault {

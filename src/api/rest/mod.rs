@@ -1,37 +1,23 @@
-//! REST: from a whole HTTP request to what is asked, and from an answer to a whole HTTP response. Owns queries, bodies
-//! and media types; never waits and never decides. A call's `params` and a server's `result` pass through as slices.
+//! REST: from a whole HTTP request to what is asked (`asks`, by the table of routes), and from an answer to a whole HTTP
+//! response (`render`). Here is who may ask at all. Never waits and never decides.
 
-use crate::api::auth::proof::{self, Challenge};
+pub mod asks;
+mod query;
+mod render;
+
+pub use asks::Incoming;
+pub use render::{prove, refuse, render, render_log_event, write_news};
+
+use crate::api::auth::proof::Challenge;
 use crate::api::auth::{self, Peer, Shown, Tokens};
-use crate::api::definition::fields;
-use crate::api::definition::strict_json::{self, Field, Fields};
-use crate::api::mcp::forwarding;
-use crate::api::mcp::{self, EVENTS};
-use crate::api::request::{Ask, Change, LogFormat, ServerRef};
-use crate::api::response::Answer;
-use crate::api::route::{self, Route};
-use crate::api::status;
-use crate::limits::{LOG_LINES_KEPT, LOG_TAIL_DEFAULT, TOKEN_SERVERS_MAX, WAIT_MS};
-use crate::model::fault::{self, Code, Fault, Outcome};
-use crate::model::log::{LogEntry, LogSource};
-use crate::model::news::{News, NewsKind};
-use crate::model::principal::{Need, Principal, Scopes};
-use crate::model::records::Token;
-use crate::model::status::{Status, StatusView};
-use crate::wire::backlog::Shared;
-use crate::wire::http_in::{Method, Request, is_media};
+use crate::api::mcp::{self, Door};
+use crate::api::request::Ask;
+use crate::api::rest::query::Query;
+use crate::api::route::{self, Found, Member, Reader, Row};
+use crate::model::fault::{Fault, Outcome};
+use crate::model::principal::{Need, Principal};
+use crate::wire::http_in::Request;
 use crate::wire::http_out::Response;
-use crate::wire::json::Json;
-use crate::wire::sse;
-use crate::wire::times::{parse_rfc3339, rfc3339};
-use serde::Serialize;
-use serde_json::json;
-use std::borrow::Cow;
-
-const JSON: &str = "application/json";
-const TEXT: &str = "text/plain; charset=utf-8";
-/// Tells an error of the MCP server from one of the daemon.
-const ERROR_SOURCE: &str = "x-stdiod-error-source";
 
 #[derive(Debug)]
 pub enum Interpreted<'a> {
@@ -50,97 +36,60 @@ pub fn interpret<'a>(
     peer: &Peer,
     shown: &mut Shown,
 ) -> Result<Interpreted<'a>, Fault> {
-    let route = match route::route(request.method, &request.path) {
-        Ok(route) => route,
+    let Found { row, member } = match route::find(request.method, &request.path) {
+        Ok(found) => found,
         Err(fault) => match stranger(request, tokens, peer, shown) {
             Some(response) => return Ok(Interpreted::Direct(response)),
             None => return Err(fault),
         },
     };
-    if let Route::Mcp(server, door) = route {
-        let ask = match identify(request, tokens, peer, shown, Need::Call) {
-            Ok(who) => mcp::interpret(request, door).map(|ask| (who, ask)),
-            Err(fault) => Err(mcp::refuse(None, &fault)),
-        };
-        return Ok(match ask {
-            Ok((who, ask)) => Interpreted::Ask { who, ask: Ask::Mcp { server, ask } },
-            Err(response) => Interpreted::Direct(response),
-        });
+    let who = identify(request, tokens, peer, shown, row.needs);
+    if let Reader::Mcp(door) = row.reader {
+        return Ok(mcp_asked(request, door, member, who));
     }
-    let is_call = matches!(route, Route::Call(_));
-    let asked = identify(request, tokens, peer, shown, route.needs()).and_then(|who| asked(request, route, who));
-    // Whoever calls a server is told in every error whether the call may have been made.
-    asked.map_err(|fault| if is_call { fault.outcome(Outcome::NotSent) } else { fault })
+    let asked = who.and_then(|who| {
+        let incoming = Incoming { request, who, query: Query::of(request, row.query)? };
+        match (row.reader, member) {
+            (Reader::OfServer(read), Member::Server(server)) => read(server, incoming),
+            (Reader::OfToken(read), Member::Token(name)) => read(name, incoming),
+            (Reader::Plain(read), Member::Nothing) => read(incoming),
+            (reader, member) => unreachable!("a test reads the whole table: {reader:?} {member:?}"),
+        }
+    });
+    asked.map_err(|fault| of_row(row, fault))
 }
 
-fn asked<'a>(request: &Request<'a>, route: Route, who: Principal) -> Result<Interpreted<'a>, Fault> {
-    let mut query = Query::of(request, known_query(&route))?;
-    let ask = match route {
-        Route::Healthz => {
-            return Ok(Interpreted::Direct(response(200, JSON, br#"{"status":"ok"}"#.to_vec())));
-        }
-        Route::Readyz => Ask::Ready,
-        Route::Prove => {
-            return Ok(Interpreted::Prove(Challenge { token: query.bytes("token")?, nonce: query.bytes("nonce")? }));
-        }
-        Route::Call(server) => call(server, json_body(request)?)?,
-        Route::Register => {
-            let definition = Box::new(fields::parse(json_body(request)?)?);
-            if !who.may_see(&definition.name) {
-                return Err(who.forbid("a server of this name is not among those it is limited to"));
-            }
-            Ask::Register { definition, wait: query.boolean("wait", true)? }
-        }
-        Route::List => Ask::List { status: query.status()?, name: query.take("name").map(Cow::into_owned) },
-        Route::Get(server) => Ask::Get { server },
-        Route::Patch(server) => {
-            Ask::Patch { server, change: Box::new(Change { fields: strict_json::object(json_body(request)?)? }) }
-        }
-        Route::Delete(server) => Ask::Delete { server, volumes: query.boolean("volumes", false)? },
-        Route::Restart(server) => Ask::Restart { server },
-        Route::Stop(server) => Ask::Stop { server },
-        Route::Start(server) => Ask::Start { server },
-        Route::Logs(server) => Ask::Logs {
-            server,
-            tail: query.count("tail", LOG_TAIL_DEFAULT, LOG_LINES_KEPT)?,
-            since_unix_ms: query.time("since")?,
-            // A HEAD has no body for a stream to come in.
-            follow: query.boolean("follow", false)? && request.method != Method::Head,
-            format: log_format(request.header("accept")),
-        },
-        Route::Tools(server) => Ask::Tools { server },
-        Route::Events if request.method == Method::Head => {
-            return Ok(Interpreted::Direct(response(200, EVENTS, Vec::new())));
-        }
-        Route::Events => Ask::News,
-        Route::Mcp(..) => unreachable!("taken before"),
-        Route::TokenCreate => token_create(json_body(request)?, &who)?,
-        Route::TokenList => Ask::TokenList,
-        Route::TokenRevoke(name) => Ask::TokenRevoke { name },
+fn mcp_asked<'a>(request: &Request<'a>, door: Door, member: Member, who: Result<Principal, Fault>) -> Interpreted<'a> {
+    let server = match member {
+        Member::Server(server) => Some(server),
+        Member::Nothing | Member::Token(_) => None,
     };
-    Ok(Interpreted::Ask { who, ask })
+    let ask = match who {
+        Ok(who) => mcp::interpret(request, door).map(|ask| (who, ask)),
+        Err(fault) => Err(mcp::refuse(None, &fault)),
+    };
+    match ask {
+        Ok((who, ask)) => Interpreted::Ask { who, ask: Ask::Mcp { server, ask } },
+        Err(response) => Interpreted::Direct(response),
+    }
 }
 
-/// The answer to a challenge that came to `address`.
-pub fn prove(challenge: &Challenge, tokens: &Tokens, address: &str) -> Response {
-    match tokens.prove(challenge, address) {
-        Ok(proof) => response(200, JSON, json!({ "proof": proof }).to_string().into_bytes()),
-        Err(fault) => refuse(&fault),
-    }
+fn of_row(row: &Row, fault: Fault) -> Fault {
+    if row.is_call() { fault.outcome(Outcome::NotSent) } else { fault }
 }
 
 /// The refusal of a request whose body is still coming, if no body could change it: nobody is listened to for megabytes
 /// only to be told that the token is wrong.
 pub fn refuse_early(head: &Request<'_>, tokens: &Tokens, peer: &Peer, shown: &mut Shown) -> Option<Response> {
-    let route = match route::route(head.method, &head.path) {
-        Ok(route) => route,
+    let row = match route::find(head.method, &head.path) {
+        Ok(found) => found.row,
         Err(fault) => return Some(stranger(head, tokens, peer, shown).unwrap_or_else(|| refuse(&fault))),
     };
-    let fault = identify(head, tokens, peer, shown, route.needs()).err()?;
-    if matches!(route, Route::Mcp(..)) {
+    let fault = identify(head, tokens, peer, shown, row.needs).err()?;
+    if matches!(row.reader, Reader::Mcp(_)) {
         return Some(mcp::refuse(None, &fault));
     }
-    Some(refuse(&if matches!(route, Route::Call(_)) { fault.outcome(Outcome::NotSent) } else { fault }))
+    Some(refuse(&of_row(row, fault)))
 }
 
 /// Below an endpoint there is what its server says there is, or nothing. Whoever may not call anything is not told which.
@@ -172,415 +121,15 @@ pub fn identify(
     Ok(who)
 }
 
-// --- queries --------------------------------------------------------------------------------------------------------
-
-fn known_query(route: &Route) -> &'static [&'static str] {
-    match route {
-        Route::Register => &["wait"],
-        Route::List => &["status", "name"],
-        Route::Delete(_) => &["volumes"],
-        Route::Logs(_) => &["tail", "since", "follow"],
-        Route::Prove => &["token", "nonce"],
-        Route::Healthz
-        | Route::Readyz
-        | Route::Get(_)
-        | Route::Patch(_)
-        | Route::Call(_)
-        | Route::Restart(_)
-        | Route::Stop(_)
-        | Route::Start(_)
-        | Route::Tools(_)
-        | Route::Events
-        | Route::Mcp(..)
-        | Route::TokenCreate
-        | Route::TokenList
-        | Route::TokenRevoke(_) => &[],
-    }
-}
-
-/// The parameters after `?`: all of them known, none of them twice.
-struct Query<'a> {
-    pairs: Vec<(Cow<'a, str>, Cow<'a, str>)>,
-}
-
-impl<'a> Query<'a> {
-    fn of(request: &Request<'a>, known: &[&str]) -> Result<Query<'a>, Fault> {
-        let mut pairs: Vec<(Cow<'a, str>, Cow<'a, str>)> = Vec::new();
-        for (name, value) in request.query_pairs() {
-            if !known.contains(&&*name) {
-                return Err(unknown_parameter(&name, known));
-            }
-            if pairs.iter().any(|(earlier, _)| *earlier == name) {
-                return Err(Fault::field(&name, "this query parameter stands there twice"));
-            }
-            pairs.push((name, value));
-        }
-        Ok(Query { pairs })
-    }
-
-    fn take(&mut self, name: &str) -> Option<Cow<'a, str>> {
-        let at = self.pairs.iter().position(|(given, _)| given == name)?;
-        Some(self.pairs.swap_remove(at).1)
-    }
-
-    fn boolean(&mut self, name: &str, default: bool) -> Result<bool, Fault> {
-        match self.take(name).as_deref() {
-            None => Ok(default),
-            Some("true") => Ok(true),
-            Some("false") => Ok(false),
-            Some(_) => Err(Fault::field(name, "expected true or false")),
-        }
-    }
-
-    fn count(&mut self, name: &str, default: usize, max: usize) -> Result<usize, Fault> {
-        let Some(text) = self.take(name) else { return Ok(default) };
-        let digits = text.bytes().all(|byte| byte.is_ascii_digit());
-        let number = text.parse().ok().filter(|number| digits && *number <= max);
-        number.ok_or_else(|| Fault::field(name, format_args!("expected an integer from 0 to {max}")))
-    }
-
-    fn bytes<const N: usize>(&mut self, name: &str) -> Result<[u8; N], Fault> {
-        let bytes = self.take(name).and_then(|text| proof::bytes(&text));
-        bytes.ok_or_else(|| Fault::field(name, format_args!("expected {} hexadecimal digits", 2 * N)))
-    }
-
-    fn time(&mut self, name: &str) -> Result<Option<u64>, Fault> {
-        let Some(text) = self.take(name) else { return Ok(None) };
-        // An unescaped `+` of an offset arrives as a blank; nothing else in a time is one.
-        let time = parse_rfc3339(&text.replace(' ', "+"));
-        let expected = "expected an RFC 3339 time, as in 2026-02-17T10:00:00Z";
-        time.map(Some).ok_or_else(|| Fault::field(name, expected))
-    }
-
-    fn status(&mut self) -> Result<Option<String>, Fault> {
-        const ALL: [Status; 8] = [
-            Status::Starting,
-            Status::Ready,
-            Status::Unresponsive,
-            Status::Stopping,
-            Status::Stopped,
-            Status::Restarting,
-            Status::Backoff,
-            Status::Failed,
-        ];
-        let Some(text) = self.take("status") else { return Ok(None) };
-        match ALL.iter().find(|status| status.wire() == text) {
-            Some(status) => Ok(Some(status.wire().to_string())),
-            None => Err(Fault::field("status", format_args!("expected one of {}", ALL.map(Status::wire).join(", ")))),
-        }
-    }
-}
-
-fn unknown_parameter(name: &str, known: &[&str]) -> Fault {
-    let known =
-        if known.is_empty() { "there are none here".into() } else { format!("known here are {}", known.join(", ")) };
-    Fault::new(Code::UnknownField, format!("{name}: unknown query parameter; {known}")).with("field", name)
-}
-
-/// The range of the greatest weight wins, the first of equals, and text if it says nothing of the two: that is what a person with curl wants.
-fn log_format(accept: Option<&[u8]>) -> LogFormat {
-    let accept = String::from_utf8_lossy(accept.unwrap_or_default());
-    let mut best = (0.0, LogFormat::Text);
-    for range in accept.split(',') {
-        let mut parts = range.split(';').map(str::trim);
-        let format = match parts.next().unwrap_or_default().to_ascii_lowercase().as_str() {
-            "application/json" | "application/*" => LogFormat::Json,
-            "text/plain" | "text/*" | "*/*" => LogFormat::Text,
-            _ => continue,
-        };
-        let weight = parts.find_map(|part| part.strip_prefix("q=")?.parse::<f64>().ok()).unwrap_or(1.0);
-        if weight > best.0 {
-            best = (weight, format);
-        }
-    }
-    best.1
-}
-
-// --- bodies ---------------------------------------------------------------------------------------------------------
-
-fn json_body<'a>(request: &Request<'a>) -> Result<&'a [u8], Fault> {
-    match request.header("content-type") {
-        Some(media) if !is_media(media, JSON) => {
-            Err(Fault::new(Code::UnsupportedMediaType, format!("the body must be {JSON}")))
-        }
-        Some(_) | None => Ok(request.body),
-    }
-}
-
-/// The hot path: three slices of the body and nothing else.
-fn call(server: ServerRef, body: &[u8]) -> Result<Ask<'_>, Fault> {
-    let [method, params, timeout_ms] = strict_json::members(body, &["method", "params", "timeout_ms"])?;
-    let given = |raw: Option<_>| raw.filter(|raw: &Json<'_>| raw.get() != "null");
-    let method = given(method).ok_or_else(|| Fault::field("method", "is required"))?;
-    if method.get() != r#""tools/call""# {
-        check_method(method)?;
-    }
-    let timeout_ms = match given(timeout_ms) {
-        None => None,
-        Some(raw) => Some(raw.get().parse().ok().filter(|ms| WAIT_MS.contains(ms)).ok_or_else(|| {
-            let (least, most) = WAIT_MS.into_inner();
-            Fault::field("timeout_ms", format_args!("expected an integer from {least} to {most}"))
-        })?),
-    };
-    // JSON-RPC knows params or none; `null` is how some clients write none.
-    Ok(Ask::Call { server, method, params: given(params), timeout_ms })
-}
-
-/// However it is spelt: what the server gets is the client's own text.
-fn check_method(method: Json<'_>) -> Result<(), Fault> {
-    let name = method.text().filter(|name| !name.is_empty());
-    let name = name.ok_or_else(|| Fault::field("method", "expected the name of a method"))?;
-    match forwarding::kept_back(&name) {
-        None => Ok(()),
-        Some(why) => {
-            Err(Fault::field("method", format_args!("{name} is not passed on: {why}")).outcome(Outcome::NotSent))
-        }
-    }
-}
-
-fn token_create(body: &[u8], who: &Principal) -> Result<Ask<'static>, Fault> {
-    let mut fields = Fields::of(strict_json::object(body)?, &["name", "scopes", "servers"])?;
-    let name = fields.required("name")?.parse(auth::token_name)?;
-    let scopes = names(fields.required("scopes")?, Scopes::NAMES.len(), |text| match Scopes::NAMES.contains(&text) {
-        true => Ok(text.to_string()),
-        false => Err(format!("expected one of {}", Scopes::NAMES.join(", "))),
-    })?;
-    who.may_grant(Scopes::of(&scopes))?;
-    let mut servers = Vec::new();
-    fields.set("servers", &mut servers, &Vec::new(), |field| names(field, TOKEN_SERVERS_MAX, fields::server_name))?;
-    fields.finish();
-    Ok(Ask::TokenCreate { name, scopes, servers })
-}
-
-/// A list of different words. An empty one is refused: it could be read as none or as all.
-fn names(field: Field, max: usize, rule: fn(&str) -> Result<String, String>) -> Result<Vec<String>, Fault> {
-    let path = field.path.clone();
-    let names = field.list(max)?.into_iter().map(|item| item.parse(rule)).collect::<Result<Vec<_>, _>>()?;
-    let twice = names.iter().enumerate().any(|(at, name)| names[..at].contains(name));
-    match names.is_empty() || twice {
-        true => Err(Fault::field(&path, "must have at least one item, and none twice")),
-        false => Ok(names),
-    }
-}
-
-// --- answers --------------------------------------------------------------------------------------------------------
-
-/// `Answer::Stream` gives the head and the first events of a stream; whoever writes it leaves it open.
-pub fn render(answer: Answer) -> Response {
-    match answer {
-        Answer::Result(result) => Response {
-            around: [r#"{"result":"#, r#","error":null}"#].map(Cow::Borrowed),
-            ..response(200, JSON, result)
-        },
-        Answer::ServerError { code, error } => {
-            let status = fault::server_error_status(code);
-            let around = [r#"{"result":null,"error":"#, "}"].map(Cow::Borrowed);
-            Response { headers: vec![(ERROR_SOURCE, "server".into())], around, ..response(status, JSON, error) }
-        }
-        Answer::Registered(view) => {
-            let location = format!("{}/{}", route::SERVERS, view.id);
-            Response { headers: vec![("Location", location)], ..response(201, JSON, status_body(&view)) }
-        }
-        Answer::Status(view) => response(200, JSON, status_body(&view)),
-        Answer::List(views) => response(200, JSON, list_body(&views)),
-        Answer::Deleted | Answer::TokenRevoked => response(204, "", Vec::new()),
-        Answer::Tools(None) => response(200, JSON, br#"{"tools":null}"#.to_vec()),
-        Answer::Tools(Some(bytes)) => {
-            Response { shared: vec![Shared { bytes, from: 0 }], ..response(200, JSON, Vec::new()) }
-        }
-        Answer::Logs { entries, format: LogFormat::Text } => response(200, TEXT, log_text(&entries)),
-        Answer::Logs { entries, format: LogFormat::Json } => {
-            let entries: Vec<_> = entries.iter().map(LogObject::of).collect();
-            response(200, JSON, to_json(&json!({ "entries": entries })))
-        }
-        Answer::News(all) => {
-            let mut body = Vec::new();
-            for news in &all {
-                write_news(&mut body, news);
-            }
-            Response { headers: vec![("Cache-Control", "no-store".into())], ..response(200, EVENTS, body) }
-        }
-        Answer::Stream { session, events } => mcp::stream(session, &events),
-        Answer::McpResult { before, result } => {
-            Response { around: [before.into(), "}".into()], ..response(200, JSON, result) }
-        }
-        Answer::McpList { before, items, behind } => {
-            Response { around: [before.into(), behind.into()], shared: items, ..response(200, JSON, Vec::new()) }
-        }
-        Answer::Message { status, session, body } => mcp::message(status, session, body),
-        Answer::Accepted => mcp::accepted(),
-        Answer::SessionEnded => response(204, "", Vec::new()),
-        Answer::Ready { ready: true, providers, .. } => {
-            let verdict =
-                |why: Option<String>| why.map_or_else(|| "usable".to_string(), |why| format!("not usable: {why}"));
-            let providers: std::collections::BTreeMap<String, String> =
-                providers.into_iter().map(|(name, why)| (name, verdict(why))).collect();
-            response(200, JSON, to_json(&json!({ "status": "ready", "providers": providers })))
-        }
-        Answer::Ready { ready: false, reasons, .. } => {
-            let why = format!("not ready: {}", reasons.join("; "));
-            refuse(&Fault::new(Code::Unavailable, why).with("reasons", reasons).retry_after_ms(1000))
-        }
-        Answer::TokenCreated { token, secret } => {
-            let location = format!("{}/{}", route::TOKENS, token.name);
-            let body = to_json(&TokenObject { token: Some(&secret), ..TokenObject::of(&token) });
-            let headers = vec![("Location", location), ("Cache-Control", "no-store".into())];
-            Response { headers, ..response(201, JSON, body) }
-        }
-        Answer::Tokens(tokens) => response(200, JSON, to_json(&tokens.iter().map(TokenObject::of).collect::<Vec<_>>())),
-        Answer::Refused(fault) => refuse(&fault),
-    }
-}
-
-/// Every fault of the daemon's own, in the one shape.
-pub fn refuse(fault: &Fault) -> Response {
-    let mut headers = vec![(ERROR_SOURCE, "host".to_string())];
-    headers.extend(fault.retry_after_s.map(|seconds| ("Retry-After", seconds.to_string())));
-    headers.extend(fault.allow.map(|methods| ("Allow", methods.to_string())));
-    if fault.code == Code::Unauthorized {
-        headers.push(("WWW-Authenticate", "Bearer".to_string()));
-    }
-    Response { headers, ..response(fault.code.status(), JSON, to_json(&fault.body())) }
-}
-
-/// The data of one event of a followed log.
-pub fn render_log_event(entry: &LogEntry) -> Vec<u8> {
-    to_json(&LogObject::of(entry))
-}
-
-/// One event of the stream of all servers.
-pub fn write_news(out: &mut Vec<u8>, news: &News) {
-    let kind = match news.kind {
-        NewsKind::State => "state",
-        NewsKind::Transition => "transition",
-        NewsKind::Warning => "warning",
-        NewsKind::Presence => "presence",
-    };
-    let data = NewsObject {
-        at: rfc3339(news.at_unix_ms),
-        workspace_id: news.server.to_string(),
-        name: &news.name,
-        instance: news.instance.map(|instance| instance.0),
-        from: news.from.map(Status::wire),
-        status: news.to.wire(),
-        why: &news.why,
-    };
-    sse::event(out, Some(kind), None, &to_json(&data));
-}
-
-#[derive(Serialize)]
-struct NewsObject<'a> {
-    at: String,
-    workspace_id: String,
-    name: &'a str,
-    instance: Option<u64>,
-    from: Option<&'static str>,
-    status: &'static str,
-    why: &'a str,
-}
-
-fn response(status: u16, content_type: &'static str, body: Vec<u8>) -> Response {
-    Response::new(status, content_type, body)
-}
-
-fn to_json(value: &impl Serialize) -> Vec<u8> {
-    serde_json::to_vec(value).expect("strings and numbers into memory")
-}
-
-fn status_body(view: &StatusView) -> Vec<u8> {
-    let mut body = Vec::with_capacity(1024);
-    status::write(view, &mut body);
-    body
-}
-
-fn list_body(views: &[StatusView]) -> Vec<u8> {
-    let mut body = Vec::with_capacity(2 + views.len() * 1024);
-    body.push(b'[');
-    for (at, view) in views.iter().enumerate() {
-        if at > 0 {
-            body.push(b',');
-        }
-        status::write(view, &mut body);
-    }
-    body.push(b']');
-    body
-}
-
-#[derive(Serialize)]
-struct TokenObject<'a> {
-    name: &'a str,
-    scopes: &'a [String],
-    servers: &'a [String],
-    created_at: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    token: Option<&'a str>,
-}
-
-impl TokenObject<'_> {
-    fn of(token: &Token) -> TokenObject<'_> {
-        TokenObject {
-            name: &token.name,
-            scopes: &token.scopes,
-            servers: &token.servers,
-            created_at: rfc3339(token.created_unix_ms),
-            token: None,
-        }
-    }
-}
-
-#[derive(Serialize)]
-struct LogObject<'a> {
-    at: String,
-    instance: Option<u64>,
-    source: &'static str,
-    text: &'a str,
-}
-
-impl LogObject<'_> {
-    fn of(entry: &LogEntry) -> LogObject<'_> {
-        LogObject {
-            at: rfc3339(entry.at_unix_ms),
-            instance: entry.instance.map(|instance| instance.0),
-            source: match entry.source {
-                LogSource::Stderr => "stderr",
-                LogSource::Noise => "noise",
-                LogSource::Lifecycle => "lifecycle",
-                LogSource::Health => "health",
-            },
-            text: &entry.text,
-        }
-    }
-}
-
-/// Time, source and text, a line each. Control characters are escaped: a server must not reach into the terminal of
-/// whoever reads its log, nor write lines that look like another's.
-fn log_text(entries: &[LogEntry]) -> Vec<u8> {
-    let mut out = String::new();
-    for entry in entries {
-        let LogObject { at, source, text, .. } = LogObject::of(entry);
-        out.extend([&at, " ", source, " "]);
-        for letter in text.chars() {
-            match letter.is_control() && letter != '\t' {
-                true => out.extend(letter.escape_default()),
-                false => out.push(letter),
-            }
-        }
-        out.push('\n');
-    }
-    out.into_bytes()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::status::tests::{definition, view};
-    use crate::ids::InstanceId;
-    use crate::model::status::Usage;
+    use crate::model::fault::Code;
+    use crate::model::records::Token;
     use crate::wire::http_in::{Parser, Step};
-    use crate::wire::mutation::Mutator;
-    use serde_json::Value;
+    use serde_json::{Value, json};
 
-    const NAMED: &str = "/api/v1/mcp/servers/a";
+    pub const NAMED: &str = "/api/v1/mcp/servers/a";
 
     fn tokens() -> Tokens {
         let mut tokens = Tokens::default();
@@ -599,7 +148,7 @@ mod tests {
     }
 
     /// Sends a request as `who` (a token's name; nothing: none) and shows what comes of it.
-    fn sent(peer: Peer, who: &str, line: &str, headers: &str, body: &str) -> Result<String, Fault> {
+    pub fn sent(peer: Peer, who: &str, line: &str, headers: &str, body: &str) -> Result<String, Fault> {
         let authorization = match who {
             "" => String::new(),
             who => format!("Authorization: Bearer {who}-secret\r\n"),
@@ -621,7 +170,7 @@ mod tests {
         Ok(answer)
     }
 
-    fn asked(line: &str, body: &str) -> Result<String, Fault> {
+    pub fn asked(line: &str, body: &str) -> Result<String, Fault> {
         sent(Peer::Trusted, "", line, "Content-Type: application/json\r\n", body)
     }
 
@@ -794,26 +343,6 @@ mod tests {
     }
 
     #[test]
-    fn the_form_of_logs_follows_accept() {
-        for (accept, format) in [
-            (None, LogFormat::Text),
-            (Some(""), LogFormat::Text),
-            (Some("*/*"), LogFormat::Text),
-            (Some("text/html, application/xhtml+xml, */*;q=0.8"), LogFormat::Text),
-            (Some("application/json"), LogFormat::Json),
-            (Some("Application/JSON;charset=utf-8"), LogFormat::Json),
-            (Some("text/plain;q=0.5, application/json"), LogFormat::Json),
-            (Some("application/json;q=0.1, text/plain"), LogFormat::Text),
-            (Some("application/json, */*"), LogFormat::Json),
-            (Some("application/json;q=0"), LogFormat::Text),
-            (Some("image/png"), LogFormat::Text),
-            (Some(";;,,q=,\u{fffd}"), LogFormat::Text),
-        ] {
-            assert_eq!(log_format(accept.map(str::as_bytes)), format, "{accept:?}");
-        }
-    }
-
-    #[test]
     fn tokens_open_what_their_scopes_say() {
         let call = (format!("POST {NAMED}/call"), r#"{"method":"x"}"#);
         let get = (format!("GET {NAMED}"), "");
@@ -870,123 +399,5 @@ mod tests {
         let all = r#"{"name":"x","scopes":["admin:read","admin:write","mcp:call"]}"#;
         assert!(sent(Peer::Token, "admin", "POST /api/v1/tokens", "", all).is_ok());
         assert_eq!(sent(Peer::Token, "operator", "POST /api/v1/tokens", "", all).unwrap_err().code, Code::Forbidden);
-    }
-
-    fn header<'r>(response: &'r Response, name: &str) -> Option<&'r str> {
-        response.headers.iter().find(|(given, _)| *given == name).map(|(_, value)| value.as_str())
-    }
-
-    fn body(response: &Response) -> Value {
-        serde_json::from_slice(&response.whole_body()).unwrap()
-    }
-
-    #[test]
-    fn a_servers_answer_passes_byte_for_byte() {
-        let exact = br#"{"n":1.50e+01, "k":"\u00e9\/"}"#;
-        let answer = render(Answer::Result(exact.to_vec()));
-        assert_eq!(answer.whole_body(), br#"{"result":{"n":1.50e+01, "k":"\u00e9\/"},"error":null}"#);
-        assert_eq!((answer.status, answer.body.capacity()), (200, answer.body.len()));
-        assert!(answer.headers.is_empty());
-        let error = br#"{"code":-32601,"message":"Unknown tool: x"}"#;
-        let answer = render(Answer::ServerError { code: -32601, error: error.to_vec() });
-        assert_eq!(answer.whole_body(), br#"{"result":null,"error":{"code":-32601,"message":"Unknown tool: x"}}"#);
-        assert_eq!((answer.status, header(&answer, ERROR_SOURCE)), (404, Some("server")));
-    }
-
-    #[test]
-    fn answers_have_their_status_and_headers() {
-        let view = || StatusView { usage: Some(Usage::default()), ..view(definition()) };
-        let registered = render(Answer::Registered(Box::new(view())));
-        assert_eq!(registered.status, 201);
-        let location = "/api/v1/mcp/servers/550e8400-e29b-41d4-a716-446655440000";
-        assert_eq!(header(&registered, "Location"), Some(location));
-        let one = render(Answer::Status(Box::new(view())));
-        let list = render(Answer::List(vec![view(), view()]));
-        assert_eq!((one.status, body(&list)), (200, json!([body(&one), body(&one)])));
-        assert_eq!(render(Answer::List(Vec::new())).body, b"[]");
-        for gone in [Answer::Deleted, Answer::TokenRevoked] {
-            let gone = render(gone);
-            assert_eq!((gone.status, gone.body.len()), (204, 0));
-        }
-        assert_eq!(render(Answer::Tools(Some((*b"{\"tools\":[ ]}").into()))).whole_body(), b"{\"tools\":[ ]}");
-        assert_eq!(body(&render(Answer::Tools(None))), json!({"tools": null}));
-        assert_eq!(render(Answer::Ready { ready: true, reasons: Vec::new(), providers: Vec::new() }).status, 200);
-        let reasons = vec!["store".into()];
-        let not_ready = render(Answer::Ready { ready: false, reasons, providers: Vec::new() });
-        assert_eq!((not_ready.status, &body(&not_ready)["error"]["data"]["reasons"]), (503, &json!(["store"])));
-    }
-
-    #[test]
-    fn the_hash_of_a_token_is_never_shown_and_its_secret_once() {
-        let token = Token {
-            name: "ci".into(),
-            hash: [7; 32],
-            scopes: vec!["mcp:call".into()],
-            servers: Vec::new(),
-            created_unix_ms: 0,
-        };
-        let shown =
-            json!({"name": "ci", "scopes": ["mcp:call"], "servers": [], "created_at": "1970-01-01T00:00:00.000Z"});
-        assert_eq!(body(&render(Answer::Tokens(vec![token.clone()]))), json!([shown]));
-        let created = render(Answer::TokenCreated { token, secret: "s".into() });
-        assert_eq!((created.status, header(&created, "Cache-Control")), (201, Some("no-store")));
-        assert_eq!(body(&created)["token"], json!("s"));
-    }
-
-    #[test]
-    fn refusals_have_one_shape_and_name_the_way_out() {
-        let refused = refuse(&Fault::new(Code::QueueFull, "full").with("limit", 4).retry_after_ms(1500));
-        assert_eq!(body(&refused), json!({"error": {"code": "queue_full", "message": "full", "data": {"limit": 4}}}));
-        assert_eq!((refused.status, header(&refused, ERROR_SOURCE)), (429, Some("host")));
-        assert_eq!(header(&refused, "Retry-After"), Some("2"));
-        let refused = refuse(&asked("PUT /healthz", "").unwrap_err());
-        assert_eq!((refused.status, header(&refused, "Allow")), (405, Some("GET, HEAD")));
-        let refused = render(Answer::Refused(sent(Peer::Token, "", &format!("GET {NAMED}"), "", "").unwrap_err()));
-        assert_eq!((refused.status, header(&refused, "WWW-Authenticate")), (401, Some("Bearer")));
-    }
-
-    #[test]
-    fn logs_come_as_text_as_json_and_as_events() {
-        let entries = vec![
-            LogEntry { at_unix_ms: 0, instance: None, source: LogSource::Lifecycle, text: "starting".into() },
-            LogEntry {
-                at_unix_ms: 1,
-                instance: Some(InstanceId(3)),
-                source: LogSource::Stderr,
-                text: "a\tb\u{1b}[31mé\r\n".into(),
-            },
-        ];
-        let text = render(Answer::Logs { entries: entries.clone(), format: LogFormat::Text });
-        assert_eq!(
-            String::from_utf8(text.body).unwrap(),
-            "1970-01-01T00:00:00.000Z lifecycle starting\n1970-01-01T00:00:00.001Z stderr a\tb\\u{1b}[31mé\\r\\n\n"
-        );
-        let first =
-            json!({"at": "1970-01-01T00:00:00.000Z", "instance": null, "source": "lifecycle", "text": "starting"});
-        let as_json = body(&render(Answer::Logs { entries: entries.clone(), format: LogFormat::Json }));
-        assert_eq!(as_json["entries"][0], first);
-        assert_eq!(as_json["entries"][1]["text"], json!(entries[1].text));
-        let stream = entries.iter().cloned().map(crate::api::response::StreamEvent::Log).collect();
-        let events = render(Answer::Stream { session: None, events: stream });
-        assert_eq!(events.content_type, "text/event-stream");
-        let event = |entry| [b"data: ", render_log_event(entry).as_slice(), b"\n\n"].concat();
-        assert_eq!(events.body, [event(&entries[0]), event(&entries[1])].concat());
-    }
-
-    #[test]
-    fn no_body_of_a_call_makes_it_panic() {
-        let seeds: [&[u8]; 2] = [
-            br#"{"method":"tools/call","params":{"name":"x","arguments":{"a":[1,2.5,null]}},"timeout_ms":100}"#,
-            br#"{"params":[],"method":"m"}"#,
-        ];
-        let mut mutator = Mutator::new(4);
-        for _ in 0..20_000 {
-            let body = mutator.mutate(&seeds);
-            if let Ok(Ask::Call { method, params, .. }) = call(ServerRef::Name("a".into()), &body) {
-                let line = crate::wire::jsonrpc::request(1, method, params);
-                assert_eq!(memchr::memchr(b'\n', &line), Some(line.len() - 1), "one line");
-                assert!(crate::wire::jsonrpc::parse(&line).is_some(), "and valid");
-            }
-        }
     }
 }
