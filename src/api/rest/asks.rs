@@ -3,6 +3,7 @@
 
 use crate::api::auth;
 use crate::api::auth::proof::Challenge;
+use crate::api::definition::described;
 use crate::api::definition::fields;
 use crate::api::definition::strict_json::{self, Field, Fields};
 use crate::api::mcp::{EVENTS, forwarding};
@@ -75,6 +76,10 @@ pub fn get<'a>(server: ServerRef, incoming: Incoming<'_, 'a>) -> Asked<'a> {
     incoming.asks(Ask::Get { server })
 }
 
+pub fn definition<'a>(server: ServerRef, incoming: Incoming<'_, 'a>) -> Asked<'a> {
+    incoming.asks(Ask::Definition { server })
+}
+
 pub fn patch<'a>(server: ServerRef, incoming: Incoming<'_, 'a>) -> Asked<'a> {
     let change = Box::new(Change { fields: strict_json::object(incoming.body()?)? });
     incoming.asks(Ask::Patch { server, change })
@@ -139,7 +144,7 @@ fn log_format(accept: Option<&[u8]>) -> LogFormat {
 // --- calls ----------------------------------------------------------------------------------------------------------
 
 /// The members of a call's body.
-pub const CALL: [&str; 3] = ["method", "params", "timeout_ms"];
+const CALL: [&str; 3] = described::names(&described::CALL);
 
 pub fn call<'a>(server: ServerRef, incoming: Incoming<'_, 'a>) -> Asked<'a> {
     let ask = call_of(server, incoming.body()?)?;
@@ -180,7 +185,7 @@ fn check_method(method: Json<'_>) -> Result<(), Fault> {
 // --- tokens ---------------------------------------------------------------------------------------------------------
 
 /// The fields of a new token.
-pub const TOKEN: &[&str] = &["name", "scopes", "servers"];
+const TOKEN: &[&str] = &described::names(&described::TOKEN);
 
 pub fn token_list<'a>(incoming: Incoming<'_, 'a>) -> Asked<'a> {
     incoming.asks(Ask::TokenList)

@@ -203,6 +203,7 @@ mod tests {
                 r#"anonymous List { status: Some("ready"), name: Some("x") }"#,
             ),
             ("HEAD /api/v1/mcp/servers/a", "", r#"anonymous Get { server: Name("a") }"#),
+            ("GET /api/v1/mcp/hosted/a/definition", "", r#"anonymous Definition { server: Name("a") }"#),
             ("POST /api/v1/mcp/servers/a/restart", "", r#"anonymous Restart { server: Name("a") }"#),
             ("POST /api/v1/mcp/servers/a/stop", "{}", r#"anonymous Stop { server: Name("a") }"#),
             ("POST /api/v1/mcp/servers/a/start", "", r#"anonymous Start { server: Name("a") }"#),

@@ -3,6 +3,7 @@
 
 use crate::api::auth::Tokens;
 use crate::api::auth::proof::Challenge;
+use crate::api::definition::stored;
 use crate::api::mcp::{self, EVENTS};
 use crate::api::request::LogFormat;
 use crate::api::response::Answer;
@@ -44,6 +45,7 @@ pub fn render(answer: Answer) -> Response {
         }
         Answer::Status(view) => response(200, JSON, status_body(&view)),
         Answer::List(views) => response(200, JSON, list_body(&views)),
+        Answer::Definition(definition) => response(200, JSON, to_json(&stored::shown(&definition))),
         Answer::Deleted | Answer::TokenRevoked => response(204, "", Vec::new()),
         Answer::Tools(None) => response(200, JSON, br#"{"tools":null}"#.to_vec()),
         Answer::Tools(Some(bytes)) => {

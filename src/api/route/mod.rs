@@ -263,6 +263,7 @@ mod tests {
             (Patch, "/a-1", "Change"),
             (Delete, "/a-1", "Stop a server and remove"),
             (Post, "/a-1/call", "Send one"),
+            (Get, "/a-1/definition", "A server's definition"),
             (Post, "/a-1/restart", "Stop a server and start"),
             (Post, "/a-1/stop", "Stop a server;"),
             (Post, "/a-1/start", "Start"),

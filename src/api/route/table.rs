@@ -51,6 +51,23 @@ const OF_SERVER: &[Path] = &[
     },
     Path { rest: "", rows: ONE_SERVER },
     Path {
+        rest: "/definition",
+        rows: &[Row {
+            method: Get,
+            needs: Need::Read,
+            query: &[],
+            reader: Reader::OfServer(asks::definition),
+            summary: "A server's definition, as it would be registered again",
+            body: None,
+            answers: &[Success {
+                status: 200,
+                about: "What `POST` takes, but for the values of the environment, which are `null`.",
+                content: &[Media::Json("StoredDefinition")],
+            }],
+            faults: &[],
+        }],
+    },
+    Path {
         rest: "/restart",
         rows: &[Row {
             summary: "Stop a server and start a new instance of it; its crash counters begin anew",
@@ -294,6 +311,7 @@ const ALL_SERVERS: &[Row] = &[
             Code::NameTaken,
             Code::PortTaken,
             Code::ImageNotFound,
+            Code::SecretMissing,
             Code::ProviderUnusable,
             Code::Unavailable,
             Code::StoreUnavailable,

@@ -302,6 +302,7 @@ impl Clients {
             Answer::Registered(_)
             | Answer::Status(_)
             | Answer::List(_)
+            | Answer::Definition(_)
             | Answer::Deleted
             | Answer::Tools(_)
             | Answer::Logs { .. }
