@@ -189,3 +189,18 @@ fn a_definition_is_read_back_and_registers_the_same_server_again() {
     assert_eq!(reply.status, 200, "{reply}");
     assert_eq!(http.request("GET", &path("second"), None).json()["environment"], json!({"B": null}));
 }
+
+#[test]
+fn the_description_of_the_api_is_open_to_all() {
+    let daemon = Daemon::start();
+    let mut http = daemon.http();
+    let host = daemon.address();
+    let ask = |method: &str| format!("{method} /openapi.json HTTP/1.1\r\nHost: {host}\r\n\r\n");
+    http.send_raw(ask("GET").as_bytes()).expect("sent");
+    let whole = http.read_reply(false).expect("an answer");
+    assert_eq!((whole.status, whole.header("content-type")), (200, Some("application/json")), "{whole}");
+    assert_eq!(whole.json()["openapi"], "3.1.0");
+    http.send_raw(ask("HEAD").as_bytes()).expect("sent");
+    let head = http.read_reply(true).expect("an answer");
+    assert_eq!((head.status, head.header("content-length")), (200, whole.header("content-length")));
+}

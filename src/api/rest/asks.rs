@@ -7,6 +7,7 @@ use crate::api::definition::described;
 use crate::api::definition::fields;
 use crate::api::definition::strict_json::{self, Field, Fields};
 use crate::api::mcp::{EVENTS, forwarding};
+use crate::api::openapi;
 use crate::api::request::{Ask, Change, LogFormat, ServerRef};
 use crate::api::rest::Interpreted;
 use crate::api::rest::query::Query;
@@ -15,6 +16,7 @@ use crate::limits::{TOKEN_SERVERS_MAX, WAIT_MS};
 use crate::model::fault::{Code, Fault, Outcome};
 use crate::model::principal::{Principal, Scopes};
 use crate::wire::http_in::{Method, Request, is_media};
+use crate::wire::http_out::Response;
 use crate::wire::json::Json;
 
 /// A request whose route is found, and whoever sent it.
@@ -45,6 +47,11 @@ impl<'a> Incoming<'_, 'a> {
 
 pub fn healthz<'a>(_: Incoming<'_, 'a>) -> Asked<'a> {
     Ok(Interpreted::Direct(response(200, JSON, br#"{"status":"ok"}"#.to_vec())))
+}
+
+pub fn openapi<'a>(_: Incoming<'_, 'a>) -> Asked<'a> {
+    let response = response(200, JSON, Vec::new());
+    Ok(Interpreted::Direct(Response { shared: vec![openapi::bytes()], ..response }))
 }
 
 pub fn readyz<'a>(incoming: Incoming<'_, 'a>) -> Asked<'a> {

@@ -286,6 +286,7 @@ mod tests {
             }
             for (method, path, expected) in [
                 (Get, "/healthz", "Is the daemon"),
+                (Get, "/openapi.json", "This document"),
                 (Head, "/readyz", "Can the daemon"),
                 (Get, "/api/v1/prove", "Have the daemon show"),
                 (Get, "/api/v1/mcp/events", "The lifecycle"),
@@ -370,7 +371,6 @@ mod tests {
             "/mcp/a/b",
             "/api/v1/tokens/a/b",
             "/metrics",
-            "/openapi.json",
         ] {
             for method in METHODS {
                 let fault = find(method, path).unwrap_err();
