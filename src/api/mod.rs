@@ -4,6 +4,7 @@
 pub mod auth;
 pub mod definition;
 pub mod mcp;
+pub mod openapi;
 pub mod request;
 pub mod response;
 pub mod rest;

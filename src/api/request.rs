@@ -20,6 +20,8 @@ pub enum Ask<'a> {
     Register { definition: Box<Definition>, wait: bool },
     List { status: Option<String>, name: Option<String> },
     Get { server: ServerRef },
+    /// What would register the server again.
+    Definition { server: ServerRef },
     Patch { server: ServerRef, change: Box<Change> },
     /// `method` and `params` are valid JSON text, as the client wrote them (`method` with its quotes).
     Call { server: ServerRef, method: Json<'a>, params: Option<Json<'a>>, timeout_ms: Option<u64> },

@@ -2,6 +2,7 @@
 
 use crate::api::request::LogFormat;
 use crate::ids::{EventId, SessionId};
+use crate::model::definition::Definition;
 use crate::model::fault::Fault;
 use crate::model::log::LogEntry;
 use crate::model::news::News;
@@ -16,6 +17,7 @@ pub enum Answer {
     Registered(Box<StatusView>),
     Status(Box<StatusView>),
     List(Vec<StatusView>),
+    Definition(Arc<Definition>),
     Deleted,
     /// The server's own `result`, byte for byte.
     Result(Vec<u8>),

@@ -22,6 +22,7 @@ pub enum Code {
     UnsupportedMediaType,
     ExpectationFailed,
     ImageNotFound,
+    SecretMissing,
     ProviderUnusable,
     QueueFull,
     HeadersTooLarge,
@@ -40,6 +41,42 @@ pub enum Code {
 }
 
 impl Code {
+    pub const ALL: [Code; 33] = [
+        Code::InvalidRequest,
+        Code::UnknownField,
+        Code::InvalidJson,
+        Code::Unauthorized,
+        Code::Forbidden,
+        Code::NotFound,
+        Code::MethodNotAllowed,
+        Code::RequestTimeout,
+        Code::NameTaken,
+        Code::PortTaken,
+        Code::BridgeDisabled,
+        Code::ServerStopped,
+        Code::PayloadTooLarge,
+        Code::UriTooLong,
+        Code::UnsupportedMediaType,
+        Code::ExpectationFailed,
+        Code::ImageNotFound,
+        Code::SecretMissing,
+        Code::ProviderUnusable,
+        Code::QueueFull,
+        Code::HeadersTooLarge,
+        Code::NotImplemented,
+        Code::RestartFailed,
+        Code::ServerCrashed,
+        Code::ResponseTooLarge,
+        Code::BadServerOutput,
+        Code::RestartInProgress,
+        Code::CircuitOpen,
+        Code::StoreUnavailable,
+        Code::Unavailable,
+        Code::Overloaded,
+        Code::CallTimeout,
+        Code::VersionNotSupported,
+    ];
+
     /// The stable name on the wire and its HTTP status.
     pub fn wire(self) -> (&'static str, u16) {
         match self {
@@ -60,6 +97,7 @@ impl Code {
             Code::UnsupportedMediaType => ("unsupported_media_type", 415),
             Code::ExpectationFailed => ("expectation_failed", 417),
             Code::ImageNotFound => ("image_not_found", 422),
+            Code::SecretMissing => ("secret_missing", 422),
             Code::ProviderUnusable => ("provider_unusable", 422),
             Code::QueueFull => ("queue_full", 429),
             Code::HeadersTooLarge => ("headers_too_large", 431),
@@ -106,7 +144,7 @@ pub struct Fault {
     pub data: Map<String, Value>,
     pub retry_after_s: Option<u64>,
     /// 405 only: what would have been allowed.
-    pub allow: Option<&'static str>,
+    pub allow: Option<String>,
 }
 
 impl Fault {
@@ -146,5 +184,19 @@ pub fn server_error_status(code: i64) -> u16 {
         -32602 | -32600 => 400,
         -32603 => 500,
         _ => 502,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_is_in_the_list_once_and_has_a_name_of_its_own() {
+        for (at, code) in Code::ALL.into_iter().enumerate() {
+            assert_eq!(code as usize, at);
+            assert!(Code::ALL[..at].iter().all(|other| other.wire().0 != code.wire().0), "{code:?}");
+        }
+        assert_eq!(Code::ALL.last(), Some(&Code::VersionNotSupported), "the last of them");
     }
 }

@@ -92,6 +92,17 @@ pub enum Status {
 }
 
 impl Status {
+    pub const ALL: [Status; 8] = [
+        Status::Starting,
+        Status::Ready,
+        Status::Unresponsive,
+        Status::Stopping,
+        Status::Stopped,
+        Status::Restarting,
+        Status::Backoff,
+        Status::Failed,
+    ];
+
     pub fn wire(self) -> &'static str {
         match self {
             Status::Starting => "starting",

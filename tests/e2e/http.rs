@@ -154,3 +154,53 @@ fn each_wrong_request_gets_its_own_refusal() {
     assert_eq!((reply.status, reply.code()), (415, json!("unsupported_media_type")), "{reply}");
     assert_eq!(http.request("GET", BASE, None).json(), json!([]), "none of it was stored");
 }
+
+#[test]
+fn a_definition_is_read_back_and_registers_the_same_server_again() {
+    let daemon = Daemon::start();
+    let mut http = daemon.http();
+    let body = json!({
+        "name": "first", "rootfs": "host", "cmd": ["cat"], "provider": "crun", "environment": {"KEY": "s3cret", "B": "2"},
+        "volumes": ["/data:ro"], "resource_limits": {"memory": "64M"}, "files": {"/app/x": "y"},
+    });
+    let reply = http.request("POST", &format!("{BASE}?wait=false"), Some(&body));
+    assert_eq!(reply.status, 201, "{reply}");
+    let path = |name: &str| format!("{BASE}/{name}/definition");
+    let shown = http.request("GET", &path("first"), None);
+    assert_eq!((shown.status, &shown.json()["environment"]), (200, &json!({"KEY": null, "B": null})), "{shown}");
+    assert!(!shown.body_text().contains("s3cret"));
+    assert_eq!(http.request("GET", &path("nobody"), None).status, 404);
+    assert_eq!(http.request("POST", &path("first"), None).status, 405);
+
+    let mut again = shown.json();
+    again["name"] = json!("second");
+    let reply = http.request("POST", &format!("{BASE}?wait=false"), Some(&again));
+    assert_eq!((reply.status, reply.code()), (422, json!("secret_missing")), "{reply}");
+    assert_eq!(reply.json()["error"]["data"]["missing"], json!(["B", "KEY"]), "{reply}");
+    again["environment"] = body["environment"].clone();
+    let reply = http.request("POST", &format!("{BASE}?wait=false"), Some(&again));
+    assert_eq!(reply.status, 201, "{reply}");
+    let mut second = http.request("GET", &path("second"), None).json();
+    second["name"] = json!("first");
+    assert_eq!(second, shown.json());
+
+    // In a change, `null` takes a variable away.
+    let reply = http.request("PATCH", &format!("{BASE}/second"), Some(&json!({"environment": {"KEY": null}})));
+    assert_eq!(reply.status, 200, "{reply}");
+    assert_eq!(http.request("GET", &path("second"), None).json()["environment"], json!({"B": null}));
+}
+
+#[test]
+fn the_description_of_the_api_is_open_to_all() {
+    let daemon = Daemon::start();
+    let mut http = daemon.http();
+    let host = daemon.address();
+    let ask = |method: &str| format!("{method} /openapi.json HTTP/1.1\r\nHost: {host}\r\n\r\n");
+    http.send_raw(ask("GET").as_bytes()).expect("sent");
+    let whole = http.read_reply(false).expect("an answer");
+    assert_eq!((whole.status, whole.header("content-type")), (200, Some("application/json")), "{whole}");
+    assert_eq!(whole.json()["openapi"], "3.1.0");
+    http.send_raw(ask("HEAD").as_bytes()).expect("sent");
+    let head = http.read_reply(true).expect("an answer");
+    assert_eq!((head.status, head.header("content-length")), (200, whole.header("content-length")));
+}

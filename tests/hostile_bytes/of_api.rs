@@ -127,7 +127,7 @@ fn paths_and_header_values() {
     let read = |bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes);
         for method in [Method::Get, Method::Post, Method::Delete] {
-            black_box(route::route(method, &text).ok());
+            black_box(route::find(method, &text).ok());
         }
         black_box(mcp::decoded(&text));
         black_box(Tokens::default().authenticate(Some(bytes)).is_ok());

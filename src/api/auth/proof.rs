@@ -10,7 +10,7 @@ pub const PATH: &str = "/api/v1/prove";
 /// Instead of an address, where there is none that both ends know: a unix socket.
 pub const UNIX: &str = "unix";
 pub const NONCE_BYTES: usize = 32;
-const ID_BYTES: usize = 16;
+pub const ID_BYTES: usize = 16;
 const PROOF_BYTES: usize = 32;
 
 /// Each use of the key begins its message with a word of its own, so that no answer to one is an answer to the other.

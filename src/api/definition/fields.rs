@@ -2,6 +2,7 @@
 //! server may be; never touches the host: whether an image or a provider is there is found out later.
 //! A definition that comes out of here is valid as a whole, whichever way it came.
 
+use crate::api::definition::described;
 use crate::api::definition::package;
 use crate::api::definition::patch;
 use crate::api::definition::quantity;
@@ -17,39 +18,12 @@ use crate::model::definition::{
     COVERED, CrashLoop, Definition, Framing, HOST_DIRS, HOST_LINKS, Health, OnUnresponsive, PullPolicy, ResourceLimits,
     RestartPolicy, Source,
 };
-use crate::model::fault::Fault;
+use crate::model::fault::{Code, Fault};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
-const FIELDS: &[&str] = &[
-    "name",
-    "image",
-    "rootfs",
-    "pull_policy",
-    "command",
-    "args",
-    "cmd",
-    "stdio_bridge",
-    "restart_policy",
-    "environment",
-    "volumes",
-    "resource_limits",
-    "provider",
-    "ports",
-    "network",
-    "egress",
-    "user",
-    "workdir",
-    "files",
-    "max_in_flight",
-    "queue_max",
-    "shared",
-    "framing",
-    "timeouts",
-    "health",
-    "crash_loop",
-];
+const FIELDS: &[&str] = &described::names(&described::DEFINITION);
 
 /// The body of a registration.
 pub fn parse(body: &[u8]) -> Result<Definition, Fault> {
@@ -57,6 +31,7 @@ pub fn parse(body: &[u8]) -> Result<Definition, Fault> {
 }
 
 pub fn from_fields(mut given: Map<String, Value>) -> Result<Definition, Fault> {
+    let missing = missing_values(&given);
     let fetched = package::expand(&mut given)?;
     // A server with ports speaks on them, unless it says otherwise.
     let bridge_is_said = given.get("stdio_bridge").is_some_and(|value| !value.is_null());
@@ -74,7 +49,18 @@ pub fn from_fields(mut given: Map<String, Value>) -> Result<Definition, Fault> {
         fetched.furnish(&mut definition);
     }
     check(&definition)?;
+    if !missing.is_empty() {
+        let message = format!("environment: these have no value: {}", missing.join(", "));
+        return Err(Fault::new(Code::SecretMissing, message).with("field", "environment").with("missing", missing));
+    }
     Ok(definition)
+}
+
+/// A definition that was read back has `null` where a value was. It must not become a server without its secrets.
+fn missing_values(given: &Map<String, Value>) -> Vec<String> {
+    let variables = given.get("environment").and_then(Value::as_object);
+    let missing = variables.into_iter().flatten().filter(|(_, value)| value.is_null());
+    missing.map(|(name, _)| name.clone()).collect()
 }
 
 /// The fields of a PATCH on top of what a server is now. What is not given stays, `null` makes it the default again;
@@ -215,7 +201,7 @@ fn volumes(field: Field) -> Result<(Vec<String>, BTreeSet<String>), Fault> {
         let place = item.path.clone();
         let (path, only_read) = match item.value {
             Value::Object(_) => {
-                let mut fields = item.object(&["path", "read_only"])?;
+                let mut fields = item.object(&const { described::names(&described::VOLUME) })?;
                 let path = fields.required("path")?.parse(volume_path)?;
                 let mut only_read = false;
                 fields.set("read_only", &mut only_read, &false, Field::boolean)?;
@@ -268,7 +254,7 @@ fn entries(
     Ok(())
 }
 
-const LIMITS: &[&str] = &["cpu", "memory", "disk", "volume", "pids"];
+const LIMITS: &[&str] = &described::names(&described::LIMITS);
 
 fn resource_limits(fields: &mut Fields, limits: &mut ResourceLimits) -> Result<(), Fault> {
     let standard = ResourceLimits::default();
@@ -307,8 +293,8 @@ fn within<T: PartialOrd + Copy>(
 
 // --- how it is looked after -----------------------------------------------------------------------------------------
 
-const TIMEOUTS: &[&str] = &["request_ms", "startup_ms"];
-const HEALTH: &[&str] = &["heartbeat_ms", "probe_timeout_ms", "stale_ms", "on_unresponsive", "startup_timeout_ms"];
+const TIMEOUTS: &[&str] = &described::names(&described::TIMEOUTS);
+const HEALTH: &[&str] = &described::names(&described::HEALTH);
 
 /// Together, because the time to start may be given in either.
 fn timeouts_and_health(fields: &mut Fields, d: &mut Definition, s: &Definition) -> Result<(), Fault> {
@@ -349,7 +335,7 @@ fn timeouts_and_health(fields: &mut Fields, d: &mut Definition, s: &Definition) 
     }
 }
 
-const CRASH_LOOP: &[&str] = &["threshold", "window_ms", "schedule_ms", "max_attempts", "stable_ms"];
+const CRASH_LOOP: &[&str] = &described::names(&described::CRASH_LOOP);
 const RELENTLESS: &str = "relentless";
 
 fn crash_loop(fields: &mut Fields, target: &mut CrashLoop, standard: &CrashLoop) -> Result<(), Fault> {

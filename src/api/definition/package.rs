@@ -74,7 +74,9 @@ pub fn expand(given: &mut Map<String, Value>) -> Result<Option<Fetched>, Fault> 
         Some(_) => return Err(Fault::field("args", "expected a list of strings")),
     }
     given.insert("cmd".into(), Value::Array(cmd));
-    given.entry("rootfs").or_insert("host".into());
+    if !is_given(given, "rootfs") {
+        given.insert("rootfs".into(), "host".into());
+    }
     let variables = variables_of(&program);
     let says = |object: &str, key: &str| given.get(object).and_then(|object| object.get(key)).is_some();
     let startup_is_said = says("timeouts", "startup_ms") || says("health", "startup_timeout_ms");
@@ -91,6 +93,12 @@ pub fn furnish_variables(cmd: &[String], environment: &mut BTreeMap<String, Stri
     for (name, value) in cmd.first().and_then(|program| variables_of(program)).unwrap_or_default() {
         environment.entry((*name).to_string()).or_insert_with(|| (*value).to_string());
     }
+}
+
+/// Is this variable one of those, as they are?
+pub fn is_furnished(cmd: &[String], name: &str, value: &str) -> bool {
+    let variables = cmd.first().and_then(|program| variables_of(program)).unwrap_or_default();
+    variables.contains(&(name, value))
 }
 
 impl Fetched {

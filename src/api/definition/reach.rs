@@ -1,6 +1,7 @@
 //! How a server is reached and what it may reach: `ports`, `network`, `egress`. Owns their spelling; never asks the host
 //! whether a port is free or a network is there.
 
+use crate::api::definition::described;
 use crate::api::definition::strict_json::Field;
 use crate::limits::{EGRESS_MAX, HOST_MAX, NAME_MAX, PORTS_MAX};
 use crate::model::definition::{Definition, Egress, EgressTarget, PortMapping};
@@ -32,7 +33,7 @@ pub fn ports(field: Field) -> Result<Vec<PortMapping>, Fault> {
 }
 
 fn port_object(field: Field) -> Result<PortMapping, Fault> {
-    let mut fields = field.object(&["host", "container", "address"])?;
+    let mut fields = field.object(&const { described::names(&described::PORT_MAPPING) })?;
     let host = fields.required("host")?.integer(1..=u16::MAX)?;
     let container = fields.required("container")?.integer(1..=u16::MAX)?;
     let mut address = IpAddr::V4(Ipv4Addr::LOCALHOST);

@@ -2,7 +2,7 @@
 //! that would register it, and read again by `register`. Owns that form; knows no rule of its own, so that none can be
 //! missed. What comes out is valid as a whole, or it is a refusal that names the field.
 
-use crate::api::definition::fields;
+use crate::api::definition::{fields, package, quantity};
 use crate::ids::ServerId;
 use crate::model::definition::{Definition, Source};
 use crate::model::fault::Fault;
@@ -24,7 +24,31 @@ pub fn nothing_of(name: String) -> Definition {
     fields::standard(name, Source::HostRootfs)
 }
 
-/// What `POST` takes.
+/// What `POST` takes, with `null` for the values of the environment. A server that was registered by `command` is shown so
+/// again, without what the daemon has added for it, if that makes the same definition.
+pub fn shown(definition: &Definition) -> Map<String, Value> {
+    let mut out = by_command(definition).unwrap_or_else(|| fields(definition));
+    if let Some(Value::Object(variables)) = out.get_mut("environment") {
+        variables.values_mut().for_each(|value| *value = Value::Null);
+    }
+    out
+}
+
+fn by_command(definition: &Definition) -> Option<Map<String, Value>> {
+    let mut out = fields(definition);
+    let (Some(Value::Array(cmd)), Some(_)) = (out.remove("cmd"), out.remove("rootfs")) else { return None };
+    let mut words = cmd.into_iter();
+    out.insert("command".to_string(), words.next()?);
+    out.insert("args".to_string(), words.collect());
+    let Some(Value::Object(variables)) = out.get_mut("environment") else { return None };
+    let given = variables.len();
+    variables.retain(|name, value| !package::is_furnished(&definition.cmd, name, value.as_str().unwrap_or_default()));
+    let is_fetched = variables.len() < given;
+    // Any other program is shown as it is stored.
+    (is_fetched && fields::from_fields(out.clone()).is_ok_and(|read| read == *definition)).then_some(out)
+}
+
+/// What `POST` takes, with everything that is in it.
 fn fields(d: &Definition) -> Map<String, Value> {
     let mut out = Map::new();
     let mut set = |key: &str, value: Value| {
@@ -50,11 +74,11 @@ fn fields(d: &Definition) -> Map<String, Value> {
     set("environment", json!(d.environment));
     set("volumes", d.volumes.iter().map(volume).collect());
     let mut resources = json!({
-        "cpu": format!("{}m", limits.cpu_milli), "memory": limits.memory_bytes, "disk": limits.disk_bytes,
-        "pids": limits.pids,
+        "cpu": quantity::show_cpu(limits.cpu_milli), "memory": quantity::show_bytes(limits.memory_bytes),
+        "disk": quantity::show_bytes(limits.disk_bytes), "pids": limits.pids,
     });
     if let Some(bytes) = limits.volume_bytes {
-        resources["volume"] = json!(bytes);
+        resources["volume"] = json!(quantity::show_bytes(bytes));
     }
     set("resource_limits", resources);
     set("provider", json!(d.provider));
@@ -118,6 +142,58 @@ mod tests {
         for definition in [definition(), full(), plain.unwrap()] {
             assert_eq!(check(&definition).unwrap(), definition);
         }
+    }
+
+    /// What `GET` shows, as it comes over the wire, with the values of the environment filled in again.
+    fn read_back(definition: &Definition) -> Vec<u8> {
+        let mut shown = shown(definition);
+        let variables = shown["environment"].as_object_mut().unwrap();
+        for (name, value) in variables {
+            assert!(value.is_null(), "{name} is shown");
+            *value = json!(definition.environment[name]);
+        }
+        serde_json::to_vec(&shown).unwrap()
+    }
+
+    #[test]
+    fn a_definition_that_is_read_back_registers_the_same_server() {
+        let by_command = [
+            &br#"{"name": "a", "command": "npx", "args": ["-y", "x"], "environment": {"KEY": "s3cret"}}"#[..],
+            br#"{"name": "a", "command": "/usr/bin/uvx", "network": "none", "environment": {"UV_CACHE_DIR": "/data/uv"}}"#,
+            br#"{"name": "a", "command": "node", "args": ["x.js"], "timeouts": {"startup_ms": 5}}"#,
+            br#"{"name": "a", "rootfs": "host", "cmd": ["npx", "x"], "crash_loop": "relentless"}"#,
+        ]
+        .map(|body| fields::parse(body).unwrap());
+        for definition in by_command.iter().cloned().chain([definition(), full()]) {
+            let body = read_back(&definition);
+            assert_eq!(fields::parse(&body).unwrap(), definition, "{}", String::from_utf8_lossy(&body));
+        }
+        let npx = shown(&by_command[0]);
+        assert_eq!((&npx["command"], &npx["args"]), (&json!("npx"), &json!(["-y", "x"])));
+        assert_eq!(npx["environment"], json!({"KEY": null}), "nothing that the daemon has added");
+        // The other way round as well, for whatever a mutated registration turns out to be.
+        let seeds = [read_back(&full()), read_back(&by_command[0]), read_back(&definition())];
+        let seeds: Vec<&[u8]> = seeds.iter().map(Vec::as_slice).collect();
+        let (mut mutator, mut taken) = (Mutator::new(15), 0);
+        for _ in 0..20_000 {
+            let Ok(definition) = fields::parse(&mutator.mutate(&seeds)) else { continue };
+            taken += 1;
+            assert_eq!(fields::parse(&read_back(&definition)).unwrap(), definition);
+        }
+        assert!(taken > 100, "{taken}");
+    }
+
+    #[test]
+    fn a_definition_without_its_secrets_is_refused_with_all_their_names() {
+        let mut definition = full();
+        definition.environment.insert("B".into(), "s3cret".into());
+        let body = serde_json::to_vec(&shown(&definition)).unwrap();
+        assert!(!String::from_utf8_lossy(&body).contains("s3cret"));
+        let fault = fields::parse(&body).unwrap_err();
+        assert_eq!((fault.code.wire(), &fault.data["missing"]), (("secret_missing", 422), &json!(["A", "B"])));
+        let (changed, _) =
+            fields::merge(&definition, json!({"environment": {"B": null}}).as_object().unwrap()).unwrap();
+        assert_eq!(changed.environment.keys().collect::<Vec<_>>(), ["A"], "a change removes it");
     }
 
     #[test]

@@ -395,7 +395,7 @@ pub fn refuse(id: Option<Json<'_>>, fault: &Fault) -> Response {
     data.insert("code".to_string(), fault.code.wire().0.into());
     let mut response = error(fault.code.status(), id, -32000, &fault.message, Some(data.into()));
     response.headers.extend(fault.retry_after_s.map(|seconds| ("Retry-After", seconds.to_string())));
-    response.headers.extend(fault.allow.map(|methods| ("Allow", methods.to_string())));
+    response.headers.extend(fault.allow.clone().map(|methods| ("Allow", methods)));
     match fault.code {
         Code::Unauthorized => response.headers.push(("WWW-Authenticate", challenge("invalid_token"))),
         Code::Forbidden => response.headers.push(("WWW-Authenticate", challenge("insufficient_scope"))),

@@ -70,6 +70,10 @@ impl Core {
                 let id = self.find(&server, who)?;
                 Ok(Some(self.status_answer(id)))
             }
+            Ask::Definition { server } => {
+                let id = self.find(&server, who)?;
+                Ok(Some(Answer::Definition(Arc::clone(&self.servers[&id].definition))))
+            }
             Ask::Patch { server, change } => self.patch(conn, who, self.find(&server, who)?, &change).map(|()| None),
             Ask::Restart { server } => self.restart(conn, self.find(&server, who)?).map(|()| None),
             Ask::Stop { server } => {
@@ -237,6 +241,7 @@ impl Core {
             }
             Ask::List { .. }
             | Ask::Get { .. }
+            | Ask::Definition { .. }
             | Ask::Call { .. }
             | Ask::Restart { .. }
             | Ask::Stop { .. }

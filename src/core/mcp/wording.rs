@@ -141,6 +141,7 @@ fn fault_error(fault: &Fault) -> String {
         | Code::UnsupportedMediaType
         | Code::ExpectationFailed
         | Code::ImageNotFound
+        | Code::SecretMissing
         | Code::ProviderUnusable
         | Code::QueueFull
         | Code::HeadersTooLarge

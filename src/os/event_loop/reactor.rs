@@ -463,7 +463,8 @@ impl Reactor {
                     view.usage = view.instance.and_then(|instance| self.instances.usage(instance));
                 }
             }
-            Answer::Deleted
+            Answer::Definition(_)
+            | Answer::Deleted
             | Answer::Result(_)
             | Answer::ServerError { .. }
             | Answer::Tools(_)

@@ -336,6 +336,7 @@ impl Clients {
             Answer::Registered(_)
             | Answer::Status(_)
             | Answer::List(_)
+            | Answer::Definition(_)
             | Answer::Deleted
             | Answer::Tools(_)
             | Answer::Logs { .. }

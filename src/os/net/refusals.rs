@@ -1,8 +1,7 @@
 //! What the daemon itself answers when it cannot serve a client: no room for its request, for its answer, or for a request
 //! that is not read to its end. Owns the words, and what is said of a call; sends nothing.
 
-use crate::api::route::{self, Route};
-use crate::api::{mcp, rest};
+use crate::api::{mcp, rest, route};
 use crate::limits::OVERLOAD_RETRY;
 use crate::model::fault::{Code, Fault, Outcome};
 use crate::shares::Short;
@@ -11,7 +10,7 @@ use crate::wire::http_out::Response;
 
 /// To a request that has not been read to its end, at this path: if it is a call, nothing of it was sent.
 pub fn unread(fault: Fault, path: &str) -> Response {
-    let is_call = matches!(route::route(Method::Post, path), Ok(Route::Call(_)));
+    let is_call = route::find(Method::Post, path).is_ok_and(|found| found.row.is_call());
     rest::refuse(&if is_call { fault.outcome(Outcome::NotSent) } else { fault })
 }
 

@@ -1,0 +1,326 @@
+//! The OpenAPI 3.1 document of this daemon, made of the table of routes and of the descriptions of what clients send. Owns
+//! how they are written down, and says nothing of its own about a route. It never changes while the daemon runs.
+
+mod errors;
+mod schemas;
+
+use crate::api::route::{FAMILIES, Family, Kind, Media, MemberKind, Parameter, Path, Reader, Row, Success};
+use crate::model::principal::Need;
+use crate::model::status::Status;
+use crate::wire::backlog::Shared;
+use serde_json::{Map, Value, json};
+use std::sync::{Arc, LazyLock};
+
+/// A constant that is computed: the same bytes for all who ask, made when the first one does.
+static DOCUMENT: LazyLock<Arc<[u8]>> = LazyLock::new(|| document().to_string().into_bytes().into());
+
+pub fn bytes() -> Shared {
+    Shared { bytes: Arc::clone(&DOCUMENT), from: 0 }
+}
+
+const ABOUT: &str = "stdiod hosts MCP servers: programs that speak JSON-RPC on stdin and stdout, each in a sandbox of its \
+    own. Every `:id` is a server's UUID or its name. Fields and query parameters that are not described here are refused by \
+    name; an optional field that is `null` has its default.\n\nWhat a server that speaks HTTP itself offers at its MCP \
+    endpoint, and below it, is its own: such requests are passed on as they are.";
+
+pub fn document() -> Value {
+    let mut paths = Map::new();
+    for family in &FAMILIES {
+        for base in family.bases {
+            for place in family.paths {
+                let path = format!("{base}{}{}", member_template(family.member), place.rest);
+                let item = path_item(family, place, &path);
+                paths.insert(path, item);
+            }
+        }
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "stdiod", "version": env!("CARGO_PKG_VERSION"), "description": ABOUT,
+            "license": {"name": env!("CARGO_PKG_LICENSE")},
+        },
+        "servers": [{"url": "/", "description": "The daemon that this document comes from."}],
+        "tags": TAGS.map(|(name, about)| json!({"name": name, "description": about})),
+        "paths": paths,
+        "components": {
+            "schemas": schemas::all(),
+            "headers": errors::headers(),
+            "securitySchemes": {"token": {
+                "type": "http", "scheme": "bearer",
+                "description": "A token of `stdiod token create`, or the one in `admin.token` of the data directory. Each \
+                    route names the scopes that open it. None is asked for where the configuration says `auth = \"off\"`.",
+            }},
+        },
+    })
+}
+
+const TAGS: [(&str, &str); 4] = [
+    ("servers", "Hosted servers: what they are, how they do, and calls to them."),
+    ("mcp", "MCP over HTTP, for MCP clients."),
+    ("tokens", "Who may do what."),
+    ("daemon", "The daemon itself."),
+];
+
+fn tag(path: &str, row: &Row) -> &'static str {
+    match (row.reader, row.needs) {
+        (Reader::Mcp(_), _) => "mcp",
+        (_, Need::TokensRead | Need::TokensWrite) => "tokens",
+        (_, Need::Nothing) => "daemon",
+        (_, Need::Read | Need::Write | Need::Call | Need::ReadOrCall) if path.starts_with("/api/v1/mcp/") => "servers",
+        (_, Need::Read | Need::Write | Need::Call | Need::ReadOrCall) => "daemon",
+    }
+}
+
+fn member_template(member: MemberKind) -> &'static str {
+    match member {
+        MemberKind::Nothing => "",
+        MemberKind::Server => "/{id}",
+        MemberKind::Token => "/{name}",
+    }
+}
+
+fn path_item(family: &Family, place: &Path, path: &str) -> Value {
+    let mut item = Map::new();
+    match family.member {
+        MemberKind::Nothing => {}
+        MemberKind::Server => {
+            let schema = json!({"type": "string", "examples": ["weather"], "anyOf": [
+                {"$ref": "#/components/schemas/ServerName"}, {"type": "string", "format": "uuid"},
+            ]});
+            let about = "The server: its UUID or its name.";
+            let id = json!({"name": "id", "in": "path", "required": true, "description": about, "schema": schema});
+            item.insert("parameters".into(), json!([id]));
+        }
+        MemberKind::Token => {
+            let schema = json!({"$ref": "#/components/schemas/TokenName"});
+            let about = "The token's name.";
+            let name = json!({"name": "name", "in": "path", "required": true, "description": about, "schema": schema});
+            item.insert("parameters".into(), json!([name]));
+        }
+    }
+    for row in place.rows {
+        item.insert(row.method.name().to_ascii_lowercase(), operation(family, row, path));
+        if row.has_head() {
+            item.insert("head".into(), head(family, row, path));
+        }
+    }
+    item.into()
+}
+
+fn operation(family: &Family, row: &Row, path: &str) -> Value {
+    let mut operation = json!({
+        "operationId": operation_id(row.method.name(), path),
+        "summary": row.summary,
+        "tags": [tag(path, row)],
+        "security": security(row),
+        "responses": responses(family, row),
+    });
+    if let Some(scopes) = scopes(row) {
+        operation["description"] = json!(format!("Needs {scopes}."));
+    }
+    let parameters: Vec<Value> = row.query.iter().map(parameter).chain(mcp_headers(row)).collect();
+    if !parameters.is_empty() {
+        operation["parameters"] = parameters.into();
+    }
+    if let Some(schema) = row.body {
+        let reference = json!({"$ref": format!("#/components/schemas/{schema}")});
+        let content = json!({"schema": reference, "examples": schemas::examples(schema)});
+        operation["requestBody"] = json!({"required": true, "content": {"application/json": content}});
+    }
+    operation
+}
+
+/// As `GET`, without bodies.
+fn head(family: &Family, row: &Row, path: &str) -> Value {
+    let mut head = operation(family, row, path);
+    head["operationId"] = json!(operation_id("HEAD", path));
+    for response in head["responses"].as_object_mut().expect("an object").values_mut() {
+        response.as_object_mut().expect("an object").remove("content");
+    }
+    head
+}
+
+/// `post_api_v1_mcp_servers_id_call`
+fn operation_id(method: &str, path: &str) -> String {
+    let words = path.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    [method.to_ascii_lowercase().as_str()].into_iter().chain(words).collect::<Vec<_>>().join("_")
+}
+
+fn security(row: &Row) -> Value {
+    match row.needs {
+        Need::Nothing => json!([]),
+        Need::Read | Need::Write | Need::Call | Need::ReadOrCall | Need::TokensRead | Need::TokensWrite => {
+            json!([{"token": []}])
+        }
+    }
+}
+
+fn scopes(row: &Row) -> Option<&'static str> {
+    match row.needs {
+        Need::Nothing => None,
+        Need::Read => Some("the scope `admin:read`"),
+        Need::Write => Some("the scope `admin:write`"),
+        Need::Call => Some("the scope `mcp:call`"),
+        Need::ReadOrCall => Some("the scope `admin:read` or `mcp:call`"),
+        Need::TokensRead => Some("the scope `admin:read`, of a token that is not limited to some servers"),
+        Need::TokensWrite => Some("the scope `admin:write`, of a token that is not limited to some servers"),
+    }
+}
+
+fn parameter(parameter: &Parameter) -> Value {
+    let (required, schema) = match parameter.kind {
+        Kind::Flag { default } => (false, json!({"type": "boolean", "default": default})),
+        Kind::Count { default, max } => {
+            (false, json!({"type": "integer", "minimum": 0, "maximum": max, "default": default}))
+        }
+        Kind::Time => (false, json!({"type": "string", "format": "date-time", "examples": ["2026-02-17T10:00:00Z"]})),
+        Kind::Status => (false, json!({"type": "string", "enum": Status::ALL.map(Status::wire)})),
+        Kind::Text => (false, json!({"type": "string", "examples": ["weather"]})),
+        Kind::Hex { bytes } => {
+            let pattern = format!("^[0-9a-fA-F]{{{}}}$", 2 * bytes);
+            (true, json!({"type": "string", "pattern": pattern, "examples": ["00".repeat(bytes)]}))
+        }
+        Kind::Session => (true, json!({"type": "string", "format": "uuid"})),
+    };
+    json!({"name": parameter.name, "in": "query", "required": required, "description": parameter.about, "schema": schema})
+}
+
+/// What MCP puts into headers.
+fn mcp_headers(row: &Row) -> impl Iterator<Item = Value> {
+    let known: &[(&str, &str)] = match row.reader {
+        Reader::Mcp(_) => &[
+            ("Mcp-Session-Id", "The session, of those versions that have them; an `initialize` has none yet."),
+            ("MCP-Protocol-Version", "The version that was agreed on, as in `2025-11-25`."),
+            ("Last-Event-ID", "The last event that was seen of a stream that is to be resumed."),
+        ],
+        Reader::Plain(_) | Reader::OfServer(_) | Reader::OfToken(_) => &[],
+    };
+    known.iter().map(|(name, about)| {
+        json!({"name": name, "in": "header", "required": false, "description": about, "schema": {"type": "string"}})
+    })
+}
+
+// --- answers --------------------------------------------------------------------------------------------------------
+
+fn responses(family: &Family, row: &Row) -> Value {
+    let mut responses = errors::of(family, row);
+    for answer in row.answers {
+        responses.insert(answer.status.to_string(), success(answer));
+    }
+    responses.into()
+}
+
+fn success(answer: &Success) -> Value {
+    let mut content = Map::new();
+    for media in answer.content {
+        let (name, value) = match media {
+            Media::Json(schema) => {
+                let reference = json!({"$ref": format!("#/components/schemas/{schema}")});
+                ("application/json", json!({"schema": reference, "examples": schemas::examples(schema)}))
+            }
+            Media::Text => {
+                let example = "2026-02-17T10:00:00.000Z lifecycle starting\n";
+                ("text/plain", json!({"schema": {"type": "string"}, "example": example}))
+            }
+            Media::Events => ("text/event-stream", json!({"schema": {"type": "string"}})),
+        };
+        content.insert(name.to_string(), value);
+    }
+    let mut response = json!({"description": answer.about});
+    if !content.is_empty() {
+        response["content"] = content.into();
+    }
+    if answer.status == 201 {
+        response["headers"] = json!({"Location": {"$ref": "#/components/headers/Location"}});
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::route::find;
+    use crate::wire::http_in::Method;
+
+    fn references<'v>(value: &'v Value, found: &mut Vec<&'v str>) {
+        match value {
+            Value::Object(map) => {
+                found.extend(map.get("$ref").and_then(Value::as_str));
+                map.values().for_each(|inner| references(inner, found));
+            }
+            Value::Array(items) => items.iter().for_each(|inner| references(inner, found)),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        }
+    }
+
+    #[test]
+    fn every_route_is_in_the_document_and_nothing_else() {
+        let document = document();
+        let paths = document["paths"].as_object().unwrap();
+        let methods =
+            [Method::Get, Method::Head, Method::Post, Method::Put, Method::Patch, Method::Delete, Method::Options];
+        let mut operations = Vec::new();
+        for (path, item) in paths {
+            let real = path.replace("{id}", "weather").replace("{name}", "ci");
+            for method in methods {
+                let described = item.get(method.name().to_ascii_lowercase());
+                assert_eq!(find(method, &real).is_ok(), described.is_some(), "{} {path}", method.name());
+                operations.extend(described);
+            }
+        }
+        let rows = FAMILIES.iter().flat_map(|family| family.paths.iter().map(|place| (family.bases.len(), place.rows)));
+        let rows =
+            rows.map(|(bases, rows)| bases * rows.iter().map(|row| 1 + usize::from(row.has_head())).sum::<usize>());
+        assert_eq!(operations.len(), rows.sum::<usize>());
+        let mut ids: Vec<&str> =
+            operations.iter().map(|operation| operation["operationId"].as_str().unwrap()).collect();
+        ids.sort();
+        let all = ids.len();
+        ids.dedup();
+        assert_eq!(ids.len(), all, "an operation id is used twice");
+    }
+
+    #[test]
+    fn every_reference_leads_somewhere_and_every_schema_is_used() {
+        let document = document();
+        let mut found = Vec::new();
+        references(&document, &mut found);
+        for reference in &found {
+            assert!(document.pointer(reference.trim_start_matches('#')).is_some(), "{reference}");
+        }
+        for name in document["components"]["schemas"].as_object().unwrap().keys() {
+            assert!(found.contains(&format!("#/components/schemas/{name}").as_str()), "{name} is used by nothing");
+        }
+    }
+
+    #[test]
+    fn every_operation_says_what_it_is_and_has_examples() {
+        let document = document();
+        let tags = TAGS.map(|(name, _)| name);
+        for (path, item) in document["paths"].as_object().unwrap() {
+            for (method, operation) in item.as_object().unwrap().iter().filter(|(key, _)| *key != "parameters") {
+                let place = format!("{method} {path}");
+                assert!(tags.contains(&operation["tags"][0].as_str().unwrap()), "{place}");
+                let responses = operation["responses"].as_object().unwrap();
+                assert!(
+                    responses.contains_key("default") && responses.keys().any(|key| key.starts_with('2')),
+                    "{place}"
+                );
+                let mut bodies = vec![&operation["requestBody"]];
+                bodies.extend(responses.values());
+                for body in bodies {
+                    let Some(json) = body["content"].get("application/json") else { continue };
+                    assert!(json["examples"].as_object().is_some_and(|all| !all.is_empty()), "{place}: {json}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn all_who_ask_get_the_same_bytes() {
+        let (one, other) = (bytes(), bytes());
+        assert!(Arc::ptr_eq(&one.bytes, &other.bytes));
+        assert_eq!(serde_json::from_slice::<Value>(&one).unwrap(), document());
+    }
+}
