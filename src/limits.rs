@@ -349,6 +349,10 @@ pub const PATH_MAX: usize = 1024;
 pub const FILES_MAX: usize = 64;
 /// All `files` of a definition together.
 pub const FILES_BYTES_MAX: usize = MIB;
+/// Files that a bundle's archive may list: more than can be taken, so that pictures and directories are no obstacle.
+pub const BUNDLE_ENTRIES_MAX: usize = 4096;
+/// A document that is imported.
+pub const IMPORT_MAX: usize = 256 * MIB;
 /// Values in a body that is read as a whole, those within others counted; a definition with all it may have is a third.
 pub const BODY_VALUES_MAX: usize = 4096;
 /// Any other string of a definition.
