@@ -559,6 +559,12 @@ pub const CLIENT_ANSWER_MAX: usize = 64 * MIB;
 pub const CLIENT_PROOF_MAX: usize = KIB;
 /// Interim answers before the one that counts.
 pub const CLIENT_INTERIM_MAX: usize = 16;
+/// The longest silence on a connection of `connect`: a daemon that is at work on an answer says so every `KEEP_ALIVE`.
+pub const CLIENT_SILENCE_MAX: Duration = Duration::from_secs(120);
+/// How often an answer whose stream broke is looked for again.
+pub const CLIENT_RESUMES_MAX: usize = 5;
+/// For the end of a session, when the program wants to end too.
+pub const CLIENT_GOODBYE_WAIT: Duration = Duration::from_secs(2);
 /// Levels of JSON that are shown each further to the right.
 pub const CLIENT_INDENT_MAX: usize = 20;
 /// One attempt of `doctor`, such as a sandbox that runs `true`.
@@ -585,6 +591,7 @@ const _: () = assert!(CONTENDED_QUESTION_TIMEOUT.as_millis() < QUESTION_TIMEOUT.
 const _: () = assert!(PRIVATE_INSTANCES_MAX < SESSIONS_MAX);
 const _: () = assert!(LOG_TAIL_DEFAULT <= LOG_LINES_KEPT);
 const _: () = assert!(LOG_RESTORED_BYTES <= LOG_FILE_MAX && LOG_RESTORED_BYTES as usize <= LOG_BYTES_KEPT);
+const _: () = assert!(CLIENT_SILENCE_MAX.as_secs() > 2 * KEEP_ALIVE.as_secs());
 const _: () = assert!(CLIENT_ANSWER_MAX > LINE_MAX, "the client can take whatever a server may answer");
 const _: () = assert!(CLIENT_LIFECYCLE_WAIT.as_secs() > FETCH_STARTUP_TIMEOUT_DEFAULT.as_secs() + STOP_GRACE.as_secs());
 const _: () = assert!(CLIENT_LIFECYCLE_WAIT.as_secs() > PULL_WAIT.as_secs() + STARTUP_TIMEOUT_DEFAULT.as_secs());

@@ -2,6 +2,7 @@
 //! of its own. Client subcommands speak to the daemon over its API and know nothing of its inside.
 
 mod api;
+mod connect;
 mod doctor;
 mod error;
 mod http;
@@ -97,6 +98,8 @@ enum Command {
     Rm(servers::Rm),
     /// Show what a server wrote to stderr, and its lifecycle
     Logs(logs::Logs),
+    /// Be a hosted server for a client that only starts programs: stdin and stdout are its
+    Connect(connect::Connect),
     /// Pull, import, list and remove images
     #[command(subcommand)]
     Image(image::Image),
@@ -128,6 +131,7 @@ pub fn run(args: &Args) -> Result<u8, Error> {
         Command::Start(args) => ask(common, |api, screen| servers::start(api, screen, args)),
         Command::Rm(args) => ask(common, |api, screen| servers::rm(api, screen, args)),
         Command::Logs(args) => ask(common, |api, screen| logs::logs(api, screen, args)),
+        Command::Connect(args) => connect::connect(common, args),
         Command::Token(command) => ask(common, |api, screen| tokens::token(api, screen, command)),
     }
 }
@@ -183,6 +187,7 @@ mod tests {
             "call x --json tools/call -",
             "rm x --volumes",
             "ls --json",
+            "connect notes",
         ] {
             let words = ["stdiod"].into_iter().chain(line.split(' '));
             assert!(Args::try_parse_from(words).is_ok(), "{line}");
