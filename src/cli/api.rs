@@ -131,6 +131,20 @@ impl Api {
         Error::Http(self.client.fault(why, REQUEST_TIMEOUT_MAX))
     }
 
+    /// A change that carries a label: headers that the daemon may keep beside what is changed.
+    pub fn change(
+        &self,
+        method: &str,
+        path: &str,
+        body: &[u8],
+        label: (&str, &str),
+        wait: Wait,
+    ) -> Result<String, Error> {
+        let (accept, patience) = ("application/json", wait.patience());
+        let request = Request { method, path, accept, body: Some(body), more: &[label], patience };
+        self.accepted(self.client.send(&request)?)
+    }
+
     /// For those who keep connections.
     pub fn into_client(self) -> Client {
         self.client

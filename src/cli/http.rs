@@ -76,7 +76,7 @@ impl Target {
     }
 
     /// Never empty by the config's word.
-    fn of_listeners(listen: &[Listen]) -> Target {
+    pub fn of_listeners(listen: &[Listen]) -> Target {
         let tcp = listen.iter().find(|one| matches!(one, Listen::Tcp(_)));
         match tcp.or(listen.first()) {
             Some(Listen::Unix(path)) => Target::Unix(path.clone()),

@@ -2,11 +2,16 @@
 //! of its own. Client subcommands speak to the daemon over its API and know nothing of its inside.
 
 mod api;
+mod apply;
 mod connect;
+mod declared;
+mod definitions;
 mod doctor;
 mod error;
+mod export;
 mod http;
 mod image;
+mod import;
 mod json;
 mod logs;
 mod progress;
@@ -100,6 +105,12 @@ enum Command {
     Logs(logs::Logs),
     /// Be a hosted server for a client that only starts programs: stdin and stdout are its
     Connect(connect::Connect),
+    /// Register servers from a client's configuration, a server.json, a bundle or an export
+    Import(import::Import),
+    /// Print all servers as one document, for `import` or for a client
+    Export(export::Export),
+    /// Make the servers what files declare
+    Apply(apply::Apply),
     /// Pull, import, list and remove images
     #[command(subcommand)]
     Image(image::Image),
@@ -132,6 +143,9 @@ pub fn run(args: &Args) -> Result<u8, Error> {
         Command::Rm(args) => ask(common, |api, screen| servers::rm(api, screen, args)),
         Command::Logs(args) => ask(common, |api, screen| logs::logs(api, screen, args)),
         Command::Connect(args) => connect::connect(common, args),
+        Command::Import(args) => ask(common, |api, screen| import::import(api, screen, args)),
+        Command::Export(args) => ask(common, |api, screen| export::export(common, api, screen, args)),
+        Command::Apply(args) => ask(common, |api, screen| apply::apply(api, screen, args)),
         Command::Token(command) => ask(common, |api, screen| tokens::token(api, screen, command)),
     }
 }
@@ -187,7 +201,10 @@ mod tests {
             "call x --json tools/call -",
             "rm x --volumes",
             "ls --json",
+            "import mcp.json --dry-run --set A=b --set c.D=e --json",
+            "export --client claude",
             "connect notes",
+            "apply -f servers --prune --dry-run",
         ] {
             let words = ["stdiod"].into_iter().chain(line.split(' '));
             assert!(Args::try_parse_from(words).is_ok(), "{line}");

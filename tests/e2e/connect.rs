@@ -1,6 +1,6 @@
 //! `stdiod connect`: a hosted server as a program on stdin and stdout, with a client that speaks line by line.
 
-use crate::support::{Daemon, NEWER, SOON, conformance, eventually, python};
+use crate::support::{CONFORMANCE, Daemon, NEWER, SOON, conformance, eventually, python};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -181,4 +181,46 @@ fn a_server_that_is_not_there_is_a_sentence() {
     let output = daemon.cli(&["connect", "nobody"]);
     assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{output:?}");
     assert!(String::from_utf8_lossy(&output.stderr).contains("nobody"), "{output:?}");
+}
+
+#[test]
+fn declared_servers_are_made_once_and_a_second_time_nothing_is_started_again() {
+    let daemon = Daemon::start();
+    let directory = daemon.scratch("declared");
+    let mut definition = conformance("declared", "crun", &[]);
+    definition["environment"] = json!({"MODE": "one"});
+    std::fs::write(directory.join("a.json"), definition.to_string()).expect("a file");
+    let path = directory.to_str().expect("our own name");
+    let action = || daemon.cli_json(&["apply", "-f", path])["servers"][0]["action"].clone();
+    assert_eq!(action(), "created");
+    let before = daemon.wait_ready("declared");
+    daemon.look();
+    assert_eq!(action(), "unchanged");
+    let after = daemon.status("declared");
+    assert!(after["uptime_ms"].as_u64() >= before["uptime_ms"].as_u64(), "{after}");
+    definition["environment"] = json!({"MODE": "two"});
+    std::fs::write(directory.join("a.json"), definition.to_string()).expect("a file");
+    assert_eq!(action(), "changed");
+    daemon.wait_ready("declared");
+    daemon.look();
+}
+
+#[test]
+fn an_imported_bundle_is_hosted() {
+    let daemon = Daemon::start();
+    let file = daemon.scratch("import").join("everything.mcpb");
+    let manifest = json!({"manifest_version": "0.3", "name": "Every Thing", "version": "1.0.0", "server": {
+        "type": "node", "entry_point": "server.mjs",
+        "mcp_config": {"command": "node", "args": ["${__dirname}/server.mjs"]}}});
+    let mut zip = zip::ZipWriter::new(std::fs::File::create(&file).expect("a file"));
+    let options = zip::write::SimpleFileOptions::default();
+    for (name, bytes) in [("manifest.json", manifest.to_string().as_bytes()), ("server.mjs", CONFORMANCE.as_bytes())] {
+        zip.start_file(name, options).expect("a file");
+        zip.write_all(bytes).expect("its bytes");
+    }
+    zip.finish().expect("an archive");
+    let imported = daemon.cli_json(&["import", file.to_str().expect("our own name")]);
+    assert_eq!(imported["servers"][0]["name"], "every-thing", "{imported}");
+    daemon.wait_ready("every-thing");
+    daemon.look();
 }

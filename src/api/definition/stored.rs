@@ -24,8 +24,8 @@ pub fn nothing_of(name: String) -> Definition {
     fields::standard(name, Source::HostRootfs)
 }
 
-/// What `POST` takes.
-fn fields(d: &Definition) -> Map<String, Value> {
+/// What `POST` takes, with every field that has a value.
+pub fn fields(d: &Definition) -> Map<String, Value> {
     let mut out = Map::new();
     let mut set = |key: &str, value: Value| {
         // A `null` would be no more than the default, which it is.
