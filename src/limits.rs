@@ -565,6 +565,8 @@ pub const CLIENT_SILENCE_MAX: Duration = Duration::from_secs(120);
 pub const CLIENT_RESUMES_MAX: usize = 5;
 /// For the end of a session, when the program wants to end too.
 pub const CLIENT_GOODBYE_WAIT: Duration = Duration::from_secs(2);
+/// Between two pictures of `top`.
+pub const CLIENT_TOP_EVERY: Duration = Duration::from_secs(2);
 /// Levels of JSON that are shown each further to the right.
 pub const CLIENT_INDENT_MAX: usize = 20;
 /// One attempt of `doctor`, such as a sandbox that runs `true`.

@@ -424,6 +424,31 @@ fn one_that_fails_does_not_keep_the_others_from_being_applied() {
 // --- the rest -------------------------------------------------------------------------------------------------------
 
 #[test]
+fn top_shows_the_hungriest_first() {
+    let daemon = Daemon::with(json!([{"name": "a", "image": "x"}, {"name": "hungry", "image": "x"}]));
+    let ran = daemon.run(&["top", "--once"]);
+    let lines: Vec<&str> = ran.stdout.lines().collect();
+    assert_eq!(lines[0], "2 servers, 2 ready, 2M of memory");
+    assert!(lines[2].starts_with("hungry  ready   6.0%  1M"), "{ran:?}");
+    assert!(lines[3].starts_with("a "), "{ran:?}");
+    assert_eq!(daemon.run(&["top", "--once", "--json"]).json().as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn shells_and_man_are_told_of_every_command() {
+    for shell in ["bash", "zsh", "fish"] {
+        let ran = stdiod(&["completions", shell], &[]);
+        assert!(ran.code == 0 && ran.stdout.contains("connect") && ran.stdout.contains("apply"), "{shell}: {ran:?}");
+    }
+    assert_eq!(stdiod(&["completions", "csh"], &[]).code, 2);
+    let ran = stdiod(&["man"], &[]);
+    assert!(ran.code == 0 && ran.stdout.contains(".TH stdiod 1"), "{ran:?}");
+    let scratch = Scratch::new();
+    assert_eq!(stdiod(&["man", "--dir", scratch.path()], &[]).code, 0);
+    assert!(scratch.0.join("stdiod-connect.1").is_file());
+}
+
+#[test]
 fn connect_to_a_server_that_is_not_there_is_a_sentence_and_an_empty_input_is_none() {
     let daemon = Daemon::with(json!([{"name": "a", "image": "x"}]));
     let ran = daemon.run(&["connect", "nobody"]);
