@@ -365,6 +365,10 @@ pub const PATH_MAX: usize = 1024;
 pub const FILES_MAX: usize = 64;
 /// All `files` of a definition together.
 pub const FILES_BYTES_MAX: usize = MIB;
+/// Files that a bundle's archive may list: more than can be taken, so that pictures and directories are no obstacle.
+pub const BUNDLE_ENTRIES_MAX: usize = 4096;
+/// A document that is imported.
+pub const IMPORT_MAX: usize = 256 * MIB;
 /// Values in a body that is read as a whole, those within others counted; a definition with all it may have is a third.
 pub const BODY_VALUES_MAX: usize = 4096;
 /// Any other string of a definition.
@@ -580,6 +584,14 @@ pub const CLIENT_ANSWER_MAX: usize = 64 * MIB;
 pub const CLIENT_PROOF_MAX: usize = KIB;
 /// Interim answers before the one that counts.
 pub const CLIENT_INTERIM_MAX: usize = 16;
+/// The longest silence on a connection of `connect`: a daemon that is at work on an answer says so every `KEEP_ALIVE`.
+pub const CLIENT_SILENCE_MAX: Duration = Duration::from_secs(120);
+/// How often an answer whose stream broke is looked for again.
+pub const CLIENT_RESUMES_MAX: usize = 5;
+/// For the end of a session, when the program wants to end too.
+pub const CLIENT_GOODBYE_WAIT: Duration = Duration::from_secs(2);
+/// Between two pictures of `top`.
+pub const CLIENT_TOP_EVERY: Duration = Duration::from_secs(2);
 /// Levels of JSON that are shown each further to the right.
 pub const CLIENT_INDENT_MAX: usize = 20;
 /// One attempt of `doctor`, such as a sandbox that runs `true`.

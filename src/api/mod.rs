@@ -3,6 +3,7 @@
 
 pub mod auth;
 pub mod definition;
+pub mod import;
 pub mod mcp;
 pub mod openapi;
 pub mod request;

@@ -102,7 +102,7 @@ impl Api {
 
     pub fn get_text(&self, path: &str) -> Result<String, Error> {
         let patience = Wait::Quick.patience();
-        let request = Request { method: "GET", path, accept: "text/plain", body: None, patience };
+        let request = Request { method: "GET", path, accept: "text/plain", body: None, more: &[], patience };
         self.accepted(self.client.send(&request)?)
     }
 
@@ -117,7 +117,7 @@ impl Api {
     /// An event stream that stays open as long as both sides like.
     pub fn follow(&self, path: &str) -> Result<Streamed, Error> {
         let patience = REQUEST_TIMEOUT_MAX;
-        let request = Request { method: "GET", path, accept: "text/event-stream", body: None, patience };
+        let request = Request { method: "GET", path, accept: "text/event-stream", body: None, more: &[], patience };
         let Streamed { head, body } = self.client.open(&request)?;
         if head.status == 200 {
             return Ok(Streamed { head, body });
@@ -131,8 +131,27 @@ impl Api {
         Error::Http(self.client.fault(why, REQUEST_TIMEOUT_MAX))
     }
 
+    /// A change that carries a label: headers that the daemon may keep beside what is changed.
+    pub fn change(
+        &self,
+        method: &str,
+        path: &str,
+        body: &[u8],
+        label: (&str, &str),
+        wait: Wait,
+    ) -> Result<String, Error> {
+        let (accept, patience) = ("application/json", wait.patience());
+        let request = Request { method, path, accept, body: Some(body), more: &[label], patience };
+        self.accepted(self.client.send(&request)?)
+    }
+
+    /// For those who keep connections.
+    pub fn into_client(self) -> Client {
+        self.client
+    }
+
     fn json(&self, method: &str, path: &str, body: Option<&[u8]>, wait: Wait) -> Result<String, Error> {
-        let request = Request { method, path, accept: "application/json", body, patience: wait.patience() };
+        let request = Request { method, path, accept: "application/json", body, more: &[], patience: wait.patience() };
         self.accepted(self.client.send(&request)?)
     }
 

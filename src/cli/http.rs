@@ -1,4 +1,5 @@
-//! A small blocking HTTP/1.1 client for the daemon's own API: one connection per request, over TCP or a unix socket.
+//! A small blocking HTTP/1.1 client for the daemon's own API, over TCP or a unix socket: one connection per request, or
+//! connections and heads for those who keep them (`connect`).
 //! Owns the bytes of an exchange; never knows what they mean, and never puts a token into an error. Whatever the peer
 //! sends, it reads a bounded amount and waits a bounded time. A token is sent only on a connection whose other end has
 //! shown on this same connection that it knows it, or which the kernel says is root's or our own.
@@ -12,7 +13,7 @@ use crate::os::net::unix_socket;
 use crate::wire::answer::{Body, Head, read_head};
 use std::fmt;
 use std::io::{self, BufReader, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -75,7 +76,7 @@ impl Target {
     }
 
     /// Never empty by the config's word.
-    fn of_listeners(listen: &[Listen]) -> Target {
+    pub fn of_listeners(listen: &[Listen]) -> Target {
         let tcp = listen.iter().find(|one| matches!(one, Listen::Tcp(_)));
         match tcp.or(listen.first()) {
             Some(Listen::Unix(path)) => Target::Unix(path.clone()),
@@ -201,8 +202,17 @@ pub struct Request<'a> {
     pub path: &'a str,
     pub accept: &'a str,
     pub body: Option<&'a [u8]>,
+    /// Headers besides those that every request has.
+    pub more: &'a [(&'a str, &'a str)],
     /// The longest silence of the peer.
     pub patience: Duration,
+}
+
+/// What becomes of the connection after the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Connection {
+    Close,
+    Keep,
 }
 
 #[derive(Debug)]
@@ -249,17 +259,23 @@ impl Client {
         Ok(Answer { head, body: bytes })
     }
 
-    /// The answer's head, with its body still on the wire.
-    pub fn open(&self, request: &Request) -> Result<Streamed, HttpError> {
+    /// A connection to somebody who may be given the token.
+    pub fn connect(&self, patience: Duration) -> Result<Stream, HttpError> {
         let stream = self.target.connect().map_err(|why| HttpError::NoDaemon { target: self.target.clone(), why })?;
         if let Some(token) = &self.token
             && !stream.is_roots_or_ours()
         {
-            self.demand_proof(&stream, token, request.patience.min(CLIENT_QUICK_WAIT))?;
+            self.demand_proof(&stream, token, patience.min(CLIENT_QUICK_WAIT))?;
         }
+        Ok(stream)
+    }
+
+    /// The answer's head, with its body still on the wire.
+    pub fn open(&self, request: &Request) -> Result<Streamed, HttpError> {
+        let stream = self.connect(request.patience)?;
         let exchange = || {
             stream.set_timeouts(request.patience)?;
-            (&stream).write_all(&self.request_head(request))?;
+            (&stream).write_all(&self.request_head(request, Connection::Close))?;
             // A daemon that refuses a long body answers and closes before it has read all of it: the answer counts.
             let written = (&stream).write_all(request.body.unwrap_or_default());
             match written {
@@ -309,11 +325,17 @@ impl Client {
         }
     }
 
-    fn request_head(&self, request: &Request) -> Vec<u8> {
+    pub fn request_head(&self, request: &Request, connection: Connection) -> Vec<u8> {
         let mut head = format!("{} {} HTTP/1.1\r\n", request.method, request.path);
-        head += &format!("Host: {}\r\nAccept: {}\r\nConnection: close\r\n", self.target.authority(), request.accept);
+        head += &format!("Host: {}\r\nAccept: {}\r\n", self.target.authority(), request.accept);
+        if connection == Connection::Close {
+            head += "Connection: close\r\n";
+        }
         if let Some(token) = &self.token {
             head += &format!("Authorization: Bearer {token}\r\n");
+        }
+        for (name, value) in request.more {
+            head += &format!("{name}: {value}\r\n");
         }
         if let Some(body) = request.body {
             head += &format!("Content-Type: application/json\r\nContent-Length: {}\r\n", body.len());
@@ -361,7 +383,7 @@ impl Stream {
         }
     }
 
-    fn set_timeouts(&self, patience: Duration) -> io::Result<()> {
+    pub fn set_timeouts(&self, patience: Duration) -> io::Result<()> {
         match self {
             Stream::Tcp(stream) => {
                 stream.set_read_timeout(Some(patience))?;
@@ -373,6 +395,27 @@ impl Stream {
                 stream.set_write_timeout(Some(patience))
             }
         }
+    }
+
+    /// Has the other end said nothing and not hung up?
+    pub fn is_quiet(&self) -> bool {
+        use nix::sys::socket::{MsgFlags, recv};
+        use std::os::fd::AsRawFd;
+        let fd = match self {
+            Stream::Tcp(stream) => stream.as_raw_fd(),
+            Stream::Unix(stream) => stream.as_raw_fd(),
+        };
+        let looked = recv(fd, &mut [0], MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT);
+        looked == Err(nix::errno::Errno::EAGAIN)
+    }
+
+    /// Whoever reads from it or writes to it is woken by its end.
+    pub fn hang_up(&self) {
+        // It may have gone already.
+        _ = match self {
+            Stream::Tcp(stream) => stream.shutdown(Shutdown::Both),
+            Stream::Unix(stream) => stream.shutdown(Shutdown::Both),
+        };
     }
 }
 

@@ -2,10 +2,16 @@
 //! of its own. Client subcommands speak to the daemon over its API and know nothing of its inside.
 
 mod api;
+mod apply;
+mod connect;
+mod declared;
+mod definitions;
 mod doctor;
 mod error;
+mod export;
 mod http;
 mod image;
+mod import;
 mod json;
 mod logs;
 mod progress;
@@ -13,8 +19,10 @@ mod register;
 mod screen;
 mod serve;
 mod servers;
+mod shell;
 mod table;
 mod tokens;
+mod top;
 mod volume;
 
 use crate::config::Config;
@@ -97,6 +105,16 @@ enum Command {
     Rm(servers::Rm),
     /// Show what a server wrote to stderr, and its lifecycle
     Logs(logs::Logs),
+    /// Show what every server uses, again and again
+    Top(top::Top),
+    /// Be a hosted server for a client that only starts programs: stdin and stdout are its
+    Connect(connect::Connect),
+    /// Register servers from a client's configuration, a server.json, a bundle or an export
+    Import(import::Import),
+    /// Print all servers as one document, for `import` or for a client
+    Export(export::Export),
+    /// Make the servers what files declare
+    Apply(apply::Apply),
     /// Pull, import, list and remove images
     #[command(subcommand)]
     Image(image::Image),
@@ -108,6 +126,10 @@ enum Command {
     Token(tokens::Token),
     /// Say what this host can and cannot do, and what to install
     Doctor,
+    /// Print a script that completes commands, for a shell
+    Completions(shell::Completions),
+    /// Print the manual page
+    Man(shell::Man),
 }
 
 /// Does what was said; the exit code, or why it could not be done.
@@ -128,6 +150,13 @@ pub fn run(args: &Args) -> Result<u8, Error> {
         Command::Start(args) => ask(common, |api, screen| servers::start(api, screen, args)),
         Command::Rm(args) => ask(common, |api, screen| servers::rm(api, screen, args)),
         Command::Logs(args) => ask(common, |api, screen| logs::logs(api, screen, args)),
+        Command::Completions(args) => shell::completions(args).map(|()| 0),
+        Command::Man(args) => shell::man(args).map(|()| 0),
+        Command::Top(args) => ask(common, |api, screen| top::top(api, screen, args)),
+        Command::Connect(args) => connect::connect(common, args),
+        Command::Import(args) => ask(common, |api, screen| import::import(api, screen, args)),
+        Command::Export(args) => ask(common, |api, screen| export::export(common, api, screen, args)),
+        Command::Apply(args) => ask(common, |api, screen| apply::apply(api, screen, args)),
         Command::Token(command) => ask(common, |api, screen| tokens::token(api, screen, command)),
     }
 }
@@ -183,6 +212,12 @@ mod tests {
             "call x --json tools/call -",
             "rm x --volumes",
             "ls --json",
+            "import mcp.json --dry-run --set A=b --set c.D=e --json",
+            "export --client claude",
+            "connect notes",
+            "completions zsh",
+            "top --once --json",
+            "apply -f servers --prune --dry-run",
         ] {
             let words = ["stdiod"].into_iter().chain(line.split(' '));
             assert!(Args::try_parse_from(words).is_ok(), "{line}");

@@ -54,6 +54,15 @@ impl Screen {
         text.lines().try_for_each(|line| self.line(line))
     }
 
+    pub fn is_terminal(&self) -> bool {
+        self.width.is_some()
+    }
+
+    /// What comes next stands at the top of an empty terminal.
+    pub fn clear(&mut self) -> io::Result<()> {
+        self.out.write_all(b"\x1b[H\x1b[J")
+    }
+
     pub fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
     }

@@ -289,7 +289,7 @@ fn image(server: &Value) -> String {
     }
 }
 
-fn queue(server: &Value) -> String {
+pub fn queue(server: &Value) -> String {
     let count = |key: &str| server["queue"][key].as_u64().unwrap_or(0);
     match (count("in_flight"), count("waiting")) {
         (0, 0) => "idle".to_string(),

@@ -24,6 +24,7 @@ const _: () = assert!(CONTENDED_QUESTION_TIMEOUT.as_millis() < QUESTION_TIMEOUT.
 const _: () = assert!(PRIVATE_INSTANCES_MAX < SESSIONS_MAX);
 const _: () = assert!(LOG_TAIL_DEFAULT <= LOG_LINES_KEPT);
 const _: () = assert!(LOG_RESTORED_BYTES <= LOG_FILE_MAX && LOG_RESTORED_BYTES as usize <= LOG_BYTES_KEPT);
+const _: () = assert!(CLIENT_SILENCE_MAX.as_secs() > 2 * KEEP_ALIVE.as_secs());
 const _: () = assert!(CLIENT_ANSWER_MAX > LINE_MAX, "the client can take whatever a server may answer");
 const _: () = assert!(CLIENT_LIFECYCLE_WAIT.as_secs() > FETCH_STARTUP_TIMEOUT_DEFAULT.as_secs() + STOP_GRACE.as_secs());
 const _: () = assert!(CLIENT_LIFECYCLE_WAIT.as_secs() > PULL_WAIT.as_secs() + STARTUP_TIMEOUT_DEFAULT.as_secs());

@@ -107,6 +107,11 @@ impl<R: Read> Body<R> {
         Ok(Body { reader, framing: Framing::of(head, method)? })
     }
 
+    /// What the body came from, if all of it has been read: the next answer can come from there.
+    pub fn into_reader(self) -> Option<BufReader<R>> {
+        matches!(self.framing, Framing::Done | Framing::Length(0)).then_some(self.reader)
+    }
+
     fn read_chunk_start(&mut self) -> io::Result<Framing> {
         let mut line = Vec::new();
         read_line(&mut self.reader, &mut line, CLIENT_HEAD_MAX)?;

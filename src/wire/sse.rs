@@ -60,9 +60,28 @@ fn lines(out: &mut Vec<u8>, field: &[u8], mut text: &[u8]) {
     out.push(b'\n');
 }
 
-/// The data of the next event; none at the end of the stream. Comments and other fields are skipped.
+/// What a client reads of an event.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Event {
+    /// Where to resume from, if the stream breaks behind it.
+    pub id: Option<String>,
+    /// None: it only says where the stream is.
+    pub data: Option<String>,
+}
+
+/// The data of the next event that has some; none at the end of the stream. Comments and other fields are skipped.
 pub fn read_data(stream: &mut impl BufRead) -> io::Result<Option<String>> {
-    let mut data: Option<String> = None;
+    while let Some(event) = read_event(stream)? {
+        if event.data.is_some() {
+            return Ok(event.data);
+        }
+    }
+    Ok(None)
+}
+
+/// The next event with an id or data; none at the end of the stream.
+pub fn read_event(stream: &mut impl BufRead) -> io::Result<Option<Event>> {
+    let mut event = Event::default();
     let mut line = Vec::new();
     loop {
         line.clear();
@@ -71,13 +90,18 @@ pub fn read_data(stream: &mut impl BufRead) -> io::Result<Option<String>> {
         }
         let line = line.strip_suffix(b"\n").unwrap_or(&line);
         let line = line.strip_suffix(b"\r").unwrap_or(line);
-        if line.is_empty() && data.is_some() {
-            return Ok(data);
+        if line.is_empty() && event != Event::default() {
+            return Ok(Some(event));
         }
-        if let Some(piece) = line.strip_prefix(b"data:") {
-            let piece = String::from_utf8_lossy(piece.strip_prefix(b" ").unwrap_or(piece));
-            match &mut data {
-                None => data = Some(piece.into_owned()),
+        let value = |field: &[u8]| {
+            let value = line.strip_prefix(field)?;
+            Some(String::from_utf8_lossy(value.strip_prefix(b" ").unwrap_or(value)))
+        };
+        if let Some(id) = value(b"id:") {
+            event.id = Some(id.into_owned());
+        } else if let Some(piece) = value(b"data:") {
+            match &mut event.data {
+                None => event.data = Some(piece.into_owned()),
                 Some(before) => {
                     before.push('\n');
                     before.push_str(&piece);
@@ -85,7 +109,7 @@ pub fn read_data(stream: &mut impl BufRead) -> io::Result<Option<String>> {
             }
         }
         // No line is too long, but all of them together may be.
-        if data.as_ref().is_some_and(|data| data.len() > STREAM_BACKLOG_MAX) {
+        if event.data.as_ref().is_some_and(|data| data.len() > STREAM_BACKLOG_MAX) {
             let why = format!("an event is longer than {STREAM_BACKLOG_MAX} bytes");
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
@@ -110,6 +134,16 @@ mod tests {
         let stream =
             ": hello\n\nid: 1\nevent: log\ndata: one\n\ndata:two\r\ndata: lines\r\n\r\n: ping\n\ndata: unfinished";
         assert_eq!(events(stream), ["one", "two\nlines"]);
+    }
+
+    #[test]
+    fn an_event_may_only_say_where_the_stream_is() {
+        let mut stream = "id: 7\nretry: 1000\ndata: \n\n: quiet\n\nid: 8\n\ndata: x\n\n".as_bytes();
+        let event = |id: Option<&str>, data: Option<&str>| Event { id: id.map(Into::into), data: data.map(Into::into) };
+        assert_eq!(read_event(&mut stream).unwrap(), Some(event(Some("7"), Some(""))));
+        assert_eq!(read_event(&mut stream).unwrap(), Some(event(Some("8"), None)));
+        assert_eq!(read_event(&mut stream).unwrap(), Some(event(None, Some("x"))));
+        assert_eq!(read_event(&mut stream).unwrap(), None);
     }
 
     #[test]

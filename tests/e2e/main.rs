@@ -8,6 +8,7 @@ mod browser;
 mod cli;
 mod clients;
 mod conformance;
+mod connect;
 mod control;
 mod crash;
 mod environment;

@@ -49,7 +49,7 @@ fn by_command(definition: &Definition) -> Option<Map<String, Value>> {
 }
 
 /// What `POST` takes, with everything that is in it.
-fn fields(d: &Definition) -> Map<String, Value> {
+pub fn fields(d: &Definition) -> Map<String, Value> {
     let mut out = Map::new();
     let mut set = |key: &str, value: Value| {
         // A `null` would be no more than the default, which it is.

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 const QUICK: Duration = Duration::from_secs(5);
 
 fn get(path: &str) -> Request<'_> {
-    Request { method: "GET", path, accept: "application/json", body: None, patience: QUICK }
+    Request { method: "GET", path, accept: "application/json", body: None, more: &[], patience: QUICK }
 }
 
 /// A peer that takes one request, answers with the given pieces, and hands back what it was sent.
