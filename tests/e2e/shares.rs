@@ -285,18 +285,15 @@ fn one_token_takes_neither_all_private_instances_nor_another_ones() {
         assert!(answer["result"]["protocolVersion"].is_string(), "{answer}");
         client
     };
-    let instances = || daemon.processes("/app/tiny.sh") - 1;
     let [greedy, other] = ["greedy", "other"].map(|name| token(&daemon, name, "mcp:call"));
     let of_other = connect(&other);
     assert_eq!(of_other.ask("ping", json!({}))["result"], json!({}));
     let taken: Vec<McpClient> = (0..SHARE_PRIVATE_INSTANCES.principal + 6).map(|_| connect(&greedy)).collect();
-    let of_greedy = || instances() - 1;
-    assert!(
-        eventually(Duration::from_secs(30), || of_greedy() <= SHARE_PRIVATE_INSTANCES.principal),
-        "{} instances of one token",
-        of_greedy()
-    );
     assert_eq!(taken[taken.len() - 1].ask("ping", json!({}))["result"], json!({}));
+    // Besides them there are the one that everybody sees, and the other token's.
+    let running = || daemon.processes("/app/tiny.sh");
+    let within = || running() <= SHARE_PRIVATE_INSTANCES.principal + 2;
+    assert!(eventually(Duration::from_secs(30), within), "{} instances", running());
     // Its own oldest have made room, and nobody else's.
     let gone =
         taken.iter().filter(|client| client.post(&json!({"jsonrpc": "2.0", "id": 1, "method": "ping"})).status == 404);
