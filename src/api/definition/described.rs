@@ -59,9 +59,8 @@ pub const DEFINITION: [Described; 26] = [
         "The arguments of `command`.",
         || json!({"type": "array", "maxItems": CMD_ARGS_MAX - 1, "items": text(STRING_MAX)}),
     ),
-    field("cmd", "What to run, with its arguments; default: the image's own command.", || {
-        let program = json!({"type": "string", "minLength": 1, "maxLength": STRING_MAX, "pattern": NO_NUL});
-        json!({"type": "array", "maxItems": CMD_ARGS_MAX, "prefixItems": [program], "items": text(STRING_MAX),
+    field("cmd", "What to run, which is not empty, with its arguments; default: the image's own command.", || {
+        json!({"type": "array", "maxItems": CMD_ARGS_MAX, "items": text(STRING_MAX),
             "examples": [["python3", "/app/server.py"]]})
     }),
     field("stdio_bridge", "It speaks JSON-RPC on stdin and stdout; default: true without `ports`.", boolean),

@@ -4,10 +4,12 @@
 mod errors;
 mod schemas;
 
+use crate::api::mcp::{self, Door};
 use crate::api::route::{FAMILIES, Family, Kind, Media, MemberKind, Parameter, Path, Reader, Row, Success};
 use crate::model::principal::Need;
 use crate::model::status::Status;
 use crate::wire::backlog::Shared;
+use crate::wire::http_in::Method;
 use serde_json::{Map, Value, json};
 use std::sync::{Arc, LazyLock};
 
@@ -186,20 +188,26 @@ fn parameter(parameter: &Parameter) -> Value {
     json!({"name": parameter.name, "in": "query", "required": required, "description": parameter.about, "schema": schema})
 }
 
-/// What MCP puts into headers.
+/// What MCP puts into headers. Of a POST the session is required or not by what is posted.
 fn mcp_headers(row: &Row) -> impl Iterator<Item = Value> {
-    let known: &[(&str, &str)] = match row.reader {
-        Reader::Mcp(_) => &[
-            ("Mcp-Session-Id", "The session, of those versions that have them; an `initialize` has none yet."),
-            ("MCP-Protocol-Version", "The version that was agreed on, as in `2025-11-25`."),
-            ("Last-Event-ID", "The last event that was seen of a stream that is to be resumed."),
-        ],
-        Reader::Plain(_) | Reader::OfServer(_) | Reader::OfToken(_) => &[],
+    const SESSION: &str = "The session, of those versions that have them; an `initialize` has none yet.";
+    const VERSION: &str = "The version that was agreed on, as in `2025-11-25`.";
+    const LAST_EVENT: &str = "The last event that was seen of a stream that is to be resumed.";
+    let known: &[(&str, &str, bool)] = match (row.reader, row.method) {
+        (Reader::Mcp(Door::Main), Method::Get) => {
+            &[(mcp::SESSION, SESSION, true), (VERSION_HEADER, VERSION, false), ("Last-Event-ID", LAST_EVENT, false)]
+        }
+        (Reader::Mcp(Door::Main), Method::Delete) => &[(mcp::SESSION, SESSION, true), (VERSION_HEADER, VERSION, false)],
+        (Reader::Mcp(Door::Main), _) => &[(mcp::SESSION, SESSION, false), (VERSION_HEADER, VERSION, false)],
+        (Reader::Mcp(Door::OldStream | Door::OldPost), _) => &[],
+        (Reader::Plain(_) | Reader::OfServer(_) | Reader::OfToken(_), _) => &[],
     };
-    known.iter().map(|(name, about)| {
-        json!({"name": name, "in": "header", "required": false, "description": about, "schema": {"type": "string"}})
+    known.iter().map(|(name, about, required)| {
+        json!({"name": name, "in": "header", "required": required, "description": about, "schema": {"type": "string"}})
     })
 }
+
+const VERSION_HEADER: &str = "MCP-Protocol-Version";
 
 // --- answers --------------------------------------------------------------------------------------------------------
 
@@ -241,7 +249,6 @@ fn success(answer: &Success) -> Value {
 mod tests {
     use super::*;
     use crate::api::route::find;
-    use crate::wire::http_in::Method;
 
     fn references<'v>(value: &'v Value, found: &mut Vec<&'v str>) {
         match value {

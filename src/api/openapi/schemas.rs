@@ -28,6 +28,7 @@ fn sent() -> Vec<(&'static str, Value)> {
         ("Call", described::object(&described::CALL, &["method"])),
         ("NewToken", described::object(&described::TOKEN, &["name", "scopes"])),
         ("McpMessage", json!({"type": ["object", "array"], "description": message})),
+        ("McpOneMessage", json!({"type": "object", "description": "One JSON-RPC message of MCP."})),
     ]
 }
 
@@ -324,7 +325,7 @@ pub fn examples(schema: &str) -> Value {
             one("agent", created)
         }
         "TokenList" => one("one", json!([token])),
-        "McpMessage" => json!({
+        "McpMessage" | "McpOneMessage" => json!({
             "initialize": {"value": {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
                 "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "example", "version": "1"}}}},
             "call": {"value": {"jsonrpc": "2.0", "id": 2, "method": "tools/call",

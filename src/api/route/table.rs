@@ -417,7 +417,7 @@ const OLD_POST: &[Row] = &[Row {
     query: &[Parameter { name: "session", kind: Kind::Session, about: "As the first event of the stream names it." }],
     reader: Reader::Mcp(Door::OldPost),
     summary: "Send an MCP message of 2024-11-05; the answer comes over the stream",
-    body: Some("McpMessage"),
+    body: Some("McpOneMessage"),
     answers: &[Success { status: 202, about: "It was taken.", content: &[] }],
     faults: MCP_FAULTS,
 }];
