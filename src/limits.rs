@@ -539,6 +539,12 @@ pub const TOKENS_MAX: usize = 4096;
 /// Servers that one token may be limited to.
 pub const TOKEN_SERVERS_MAX: usize = 256;
 
+// --- external servers -----------------------------------------------------------------------------------------------
+
+/// The head of an upstream's answer, and its first line.
+pub const UPSTREAM_HEAD_MAX: usize = 64 * KIB;
+pub const UPSTREAM_STATUS_LINE_MAX: usize = 4 * KIB;
+
 // --- the client subcommands -----------------------------------------------------------------------------------------
 
 pub const CLIENT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
