@@ -544,6 +544,10 @@ pub const TOKEN_SERVERS_MAX: usize = 256;
 /// The head of an upstream's answer, and its first line.
 pub const UPSTREAM_HEAD_MAX: usize = 64 * KIB;
 pub const UPSTREAM_STATUS_LINE_MAX: usize = 4 * KIB;
+/// One event of an upstream's stream: it holds one message, as a line of a hosted server does.
+pub const UPSTREAM_EVENT_MAX: usize = LINE_MAX;
+/// An event's id is sent back in a header; from a longer one nothing can be resumed.
+pub const EVENT_ID_MAX: usize = KIB;
 
 // --- the client subcommands -----------------------------------------------------------------------------------------
 
