@@ -552,6 +552,15 @@ pub const EVENT_ID_MAX: usize = KIB;
 pub const LINK_SCHEDULE_MS: [u64; 7] = [0, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000];
 /// A link that was up for so long has its schedule from the start. Many proxies close what is silent for half a minute.
 pub const LINK_STABLE: Duration = Duration::from_secs(10);
+/// What is told of a tool's error: its own words, its code, and the raw result where there are no words, in characters.
+pub const TOOL_MESSAGE_MAX: usize = 16 * KIB;
+pub const TOOL_CODE_MAX: usize = 200;
+pub const TOOL_ERROR_RAW_MAX: usize = 2000;
+/// A result as YAML: levels that are indented, the longest key (YAML allows 1024), and how much longer than the JSON it may be.
+pub const YAML_DEPTH_MAX: usize = 20;
+pub const YAML_KEY_MAX: usize = 1000;
+pub const YAML_GROWTH_MAX: usize = 4;
+pub const YAML_GROWTH_FREE: usize = 64 * KIB;
 
 // --- the client subcommands -----------------------------------------------------------------------------------------
 

@@ -9,3 +9,5 @@ pub mod response;
 pub mod rest;
 pub mod route;
 pub mod status;
+pub mod tool_error;
+mod yaml;
