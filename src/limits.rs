@@ -562,6 +562,12 @@ pub const YAML_KEY_MAX: usize = 1000;
 pub const YAML_GROWTH_MAX: usize = 4;
 pub const YAML_GROWTH_FREE: usize = 64 * KIB;
 
+// --- sealing ----------------------------------------------------------------------------------------------------------
+
+/// One value that is sealed: an environment, at most.
+pub const SEALED_MAX: usize = BODY_MAX;
+pub const KEY_FILE_MAX: u64 = KIB as u64;
+
 // --- the client subcommands -----------------------------------------------------------------------------------------
 
 pub const CLIENT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
