@@ -548,6 +548,8 @@ pub const UPSTREAM_STATUS_LINE_MAX: usize = 4 * KIB;
 pub const UPSTREAM_EVENT_MAX: usize = LINE_MAX;
 /// An event's id is sent back in a header; from a longer one nothing can be resumed.
 pub const EVENT_ID_MAX: usize = KIB;
+/// One message of an upstream over a WebSocket.
+pub const UPSTREAM_MESSAGE_MAX: usize = LINE_MAX;
 /// Before the attempts to bring a link up again; the last one again and again.
 pub const LINK_SCHEDULE_MS: [u64; 7] = [0, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000];
 /// A link that was up for so long has its schedule from the start. Many proxies close what is silent for half a minute.

@@ -17,3 +17,4 @@ pub mod relay;
 pub mod sse;
 mod target;
 pub mod times;
+pub mod websocket;
