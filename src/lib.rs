@@ -12,7 +12,7 @@
 //! os/        the shell: the only place for mio; event_loop/reactor.rs is the loop and its phases
 //! cli/       the client subcommands; they speak to the daemon over its API
 //! config.rs  file + environment → one validated Config;  limits.rs  every bound;  shares.rs  who has how much;
-//! allowance.rs  who may cause how much work;  ids.rs  names for things
+//! allowance.rs  who may cause how much work;  ids.rs  names for things;  sealing.rs  what must not stand in clear
 //! ```
 //!
 //! `core`, `wire` and `api` ask neither the OS nor the clock (`tests/tidy.rs` keeps it so); `tests/sim.rs` drives the core
@@ -28,6 +28,7 @@ pub mod limits;
 pub mod model;
 pub mod os;
 pub mod sandbox;
+pub mod sealing;
 pub mod shares;
 pub mod store;
 pub mod wire;

@@ -568,6 +568,37 @@ pub const TOKENS_MAX: usize = 4096;
 /// Servers that one token may be limited to.
 pub const TOKEN_SERVERS_MAX: usize = 256;
 
+// --- external servers -----------------------------------------------------------------------------------------------
+
+/// The head of an upstream's answer, and its first line.
+pub const UPSTREAM_HEAD_MAX: usize = 64 * KIB;
+pub const UPSTREAM_STATUS_LINE_MAX: usize = 4 * KIB;
+/// One event of an upstream's stream: it holds one message, as a line of a hosted server does.
+pub const UPSTREAM_EVENT_MAX: usize = LINE_MAX;
+/// An event's id is sent back in a header; from a longer one nothing can be resumed.
+pub const EVENT_ID_MAX: usize = KIB;
+/// One message of an upstream over a WebSocket.
+pub const UPSTREAM_MESSAGE_MAX: usize = LINE_MAX;
+/// Before the attempts to bring a link up again; the last one again and again.
+pub const LINK_SCHEDULE_MS: [u64; 7] = [0, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000];
+/// A link that was up for so long has its schedule from the start. Many proxies close what is silent for half a minute.
+pub const LINK_STABLE: Duration = Duration::from_secs(10);
+/// What is told of a tool's error: its own words, its code, and the raw result where there are no words, in characters.
+pub const TOOL_MESSAGE_MAX: usize = 16 * KIB;
+pub const TOOL_CODE_MAX: usize = 200;
+pub const TOOL_ERROR_RAW_MAX: usize = 2000;
+/// A result as YAML: levels that are indented, the longest key (YAML allows 1024), and how much longer than the JSON it may be.
+pub const YAML_DEPTH_MAX: usize = 20;
+pub const YAML_KEY_MAX: usize = 1000;
+pub const YAML_GROWTH_MAX: usize = 4;
+pub const YAML_GROWTH_FREE: usize = 64 * KIB;
+
+// --- sealing ----------------------------------------------------------------------------------------------------------
+
+/// One value that is sealed: an environment, at most.
+pub const SEALED_MAX: usize = BODY_MAX;
+pub const KEY_FILE_MAX: u64 = KIB as u64;
+
 // --- the client subcommands -----------------------------------------------------------------------------------------
 
 pub const CLIENT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

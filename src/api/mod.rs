@@ -11,3 +11,5 @@ pub mod response;
 pub mod rest;
 pub mod route;
 pub mod status;
+pub mod tool_error;
+mod yaml;

@@ -7,6 +7,7 @@ pub mod contract;
 pub mod deadlines;
 pub mod entropy;
 pub mod hosting;
+pub mod links;
 pub mod mcp;
 pub mod peers;
 pub mod servers;

@@ -5,7 +5,7 @@ use crate::limits::{CLIENT_HEAD_MAX, CLIENT_INTERIM_MAX, HEADERS_MAX, TRAILERS_M
 use std::io::{self, BufRead, BufReader, Read};
 
 /// An answer's head.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
     pub status: u16,
     pub headers: Vec<(String, String)>,

@@ -28,6 +28,16 @@ impl Chunks {
         Chunks { body_end: head_end, at: head_end, room: BODY_MAX, part: Part::Size { searched: 0 } }
     }
 
+    /// Of a body that is taken out as it comes (`take`), and so may be of any length.
+    pub fn without_end() -> Chunks {
+        Chunks { body_end: 0, at: 0, room: usize::MAX, part: Part::Size { searched: 0 } }
+    }
+
+    /// How much is decoded, at the start of the buffer, and where the raw bytes start; both are to be taken out of it.
+    pub fn take(&mut self) -> (usize, usize) {
+        (std::mem::take(&mut self.body_end), std::mem::take(&mut self.at))
+    }
+
     /// True once the last chunk and its trailers are read.
     pub fn decode(&mut self, raw: &mut [u8]) -> Result<bool, Fault> {
         loop {
@@ -40,7 +50,9 @@ impl Chunks {
                     if size > self.room as u64 {
                         return Err(body_too_large());
                     }
-                    self.room -= size as usize;
+                    if self.room != usize::MAX {
+                        self.room -= size as usize;
+                    }
                     self.at += end;
                     self.part = match size as usize {
                         0 => Part::Trailers(Block::at(0)),

@@ -1,10 +1,11 @@
-//! Bytes ⇄ messages: HTTP/1.1 in and out, server-sent events, lines, JSON-RPC. Pure, and linear in the bytes however
+//! Bytes ⇄ messages: HTTP/1.1 in, out and as a client, server-sent events, lines, JSON-RPC. Pure, and linear in the bytes however
 //! they are split.
 
 pub mod answer;
 pub mod backlog;
 mod chunked;
 mod fields;
+pub mod http;
 pub mod http_in;
 pub mod http_out;
 pub mod json;
@@ -16,3 +17,4 @@ pub mod relay;
 pub mod sse;
 mod target;
 pub mod times;
+pub mod websocket;

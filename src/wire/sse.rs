@@ -7,6 +7,8 @@ use crate::wire::http_out::push_decimal;
 use memchr::memchr2;
 use std::io::{self, BufRead};
 
+pub mod reader;
+
 /// One event. A line end in `data` (LF, CR or both) is read back as LF.
 pub fn event(out: &mut Vec<u8>, event: Option<&str>, id: Option<&str>, data: &[u8]) {
     if let Some(event) = event {

@@ -8,9 +8,11 @@ use std::io::{BufReader, Read};
 use stdiod::limits::{LINE_HEAD_KEPT, LINE_TAIL_KEPT};
 use stdiod::model::definition::Framing;
 use stdiod::wire::answer::{Body, read_head, read_line};
+use stdiod::wire::http::response::{Asked, Part, Reader as AnswerReader};
 use stdiod::wire::http_in::{Parser, Step};
 use stdiod::wire::json::{self, Json};
 use stdiod::wire::lines::{Line, Lines, framed as in_blocks};
+use stdiod::wire::sse::reader::Reader as EventReader;
 use stdiod::wire::{jsonrpc, relay, sse, times};
 
 /// Sixteen million calls are too many for a test; a million shows the same.
@@ -132,6 +134,71 @@ fn http_answers() {
             }
         };
         Reader::new("a relayed answer", 3, &relayed).judge(what, make);
+    }
+}
+
+/// As the loop reads it from an upstream: in pieces, whose bodies go on at once.
+fn upstream<'b>(asked: Asked, pieces: impl Iterator<Item = &'b [u8]>) {
+    let mut reader = AnswerReader::default();
+    reader.ask(asked);
+    for piece in pieces {
+        reader.feed(piece);
+        loop {
+            match reader.next_part() {
+                Ok(Some(Part::End { .. })) if reader.is_idle() => reader.ask(asked),
+                Ok(Some(part)) => drop(black_box(part)),
+                Ok(None) => break,
+                Err(broken) => return drop(black_box(broken.message())),
+            }
+        }
+    }
+    _ = black_box(reader.closed());
+}
+
+#[test]
+fn answers_of_upstreams() {
+    for (what, make) in ANSWERS {
+        for asked in [Asked::Plain, Asked::Upgrade] {
+            let of = |how: &str| format!("{asked:?} upstream answers {how}");
+            Reader::new(&of("at once"), 4, &|bytes| upstream(asked, std::iter::once(bytes))).judge(what, make);
+            Reader::new(&of("in portions"), 1, &|bytes| upstream(asked, portions(bytes))).judge(what, make);
+            let bytewise = |bytes: &[u8]| upstream(asked, bytes.chunks(1));
+            Reader::new(&of("byte by byte"), 1, &bytewise).up_to(BYTEWISE).judge(what, make);
+        }
+    }
+}
+
+const STREAMS: &[(&str, Make)] = &[
+    ("small events", |size| repeated("", "data:x\n\n", "", size)),
+    ("empty events", |size| repeated("", "data\n\n", "", size)),
+    ("empty lines", |size| repeated("", "\r\n", "", size)),
+    ("one endless line", |size| repeated("data:", "x", "", size)),
+    ("one endless event", |size| repeated("", "data:x\r", "", size)),
+    ("one endless event of empty lines", |size| repeated("", "data\n", "", size)),
+    ("an endless comment", |size| repeated(":", "x", "", size)),
+    ("comments", |size| repeated("", ":\n", "", size)),
+    ("marks", |size| repeated("", "\u{feff}", "", size)),
+    ("ids", |size| repeated("", "id:abc\n", "", size)),
+    ("colons", |size| repeated("", ":", "\n\n", size)),
+    ("digits", |size| repeated("retry:", "9", "\n\n", size)),
+    ("random bytes", random),
+];
+
+fn stream<'b>(pieces: impl Iterator<Item = &'b [u8]>) {
+    let mut reader = EventReader::new(8 * MIB);
+    for mut piece in pieces {
+        while let Ok(Some(event)) = reader.read(&mut piece) {
+            black_box(event);
+        }
+    }
+}
+
+#[test]
+fn events_of_upstreams() {
+    for (what, make) in STREAMS {
+        Reader::new("a stream at once", 2, &|bytes| stream(std::iter::once(bytes))).judge(what, make);
+        Reader::new("a stream in portions", 3, &|bytes| stream(portions(bytes))).judge(what, make);
+        Reader::new("a stream byte by byte", 3, &|bytes| stream(bytes.chunks(1))).up_to(BYTEWISE).judge(what, make);
     }
 }
 

@@ -6,6 +6,7 @@ use crate::limits::{HTTP_REDIRECTS_MAX, REGISTRY_CONNECT_TIMEOUT, REGISTRY_STALL
 use crate::sandbox::image::registry::PullError;
 use crate::sandbox::image::registry::proxy::{Proxies, Proxy};
 use crate::wire::answer::{Body, Head, read_head};
+pub use crate::wire::http::url::Url;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
@@ -16,67 +17,6 @@ use std::sync::Arc;
 
 /// Where podman and docker look for the certificates of one registry: `DIR/HOST[:PORT]/*.crt`.
 const CERTS_D: [&str; 2] = ["/etc/containers/certs.d", "/etc/docker/certs.d"];
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Url {
-    pub https: bool,
-    pub host: String,
-    pub port: u16,
-    /// With its query; begins with `/`.
-    pub path: String,
-}
-
-impl Url {
-    pub fn parse(text: &str) -> Option<Url> {
-        let (https, rest) = match text.strip_prefix("https://") {
-            Some(rest) => (true, rest),
-            None => (false, text.strip_prefix("http://")?),
-        };
-        let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-        let path = rest[end..].split('#').next().unwrap_or_default();
-        let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
-        Url::at(https, &rest[..end], path)
-    }
-
-    /// `authority`: `HOST[:PORT]`, an IPv6 host in brackets.
-    pub fn at(https: bool, authority: &str, path: String) -> Option<Url> {
-        let (host, port) = match authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-            Some((host, "")) => (host, None),
-            Some((host, port)) => (host, Some(port.strip_prefix(':')?)),
-            None => authority.split_once(':').map_or((authority, None), |(host, port)| (host, Some(port))),
-        };
-        let port = match port {
-            Some(port) => port.parse().ok()?,
-            None if https => 443,
-            None => 80,
-        };
-        let host_ok = !host.is_empty() && host.bytes().all(|b| b.is_ascii_alphanumeric() || b".-_:".contains(&b));
-        // A blank or a line end in it would end the request line.
-        let path_ok = path.bytes().all(|b| b.is_ascii_graphic());
-        (host_ok && path_ok).then(|| Url { https, host: host.to_ascii_lowercase(), port, path })
-    }
-
-    /// What a `Location` of an answer to this means.
-    fn join(&self, location: &str) -> Option<Url> {
-        match location {
-            relative if relative.starts_with("//") => {
-                Url::parse(&format!("{}:{relative}", if self.https { "https" } else { "http" }))
-            }
-            absolute if absolute.starts_with('/') => Url::at(self.https, &self.authority(), absolute.to_owned()),
-            full => Url::parse(full),
-        }
-    }
-
-    pub fn authority(&self) -> String {
-        let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
-        let standard = if self.https { 443 } else { 80 };
-        if self.port == standard { host } else { format!("{host}:{}", self.port) }
-    }
-
-    pub fn same_origin(&self, other: &Url) -> bool {
-        (self.https, &self.host, self.port) == (other.https, &other.host, other.port)
-    }
-}
 
 /// The headers of a request besides those that every request has.
 #[derive(Default)]
@@ -324,18 +264,5 @@ mod tests {
         let (port, saw) = peer(vec![elsewhere]);
         assert!(refused(go(port, &[format!("127.0.0.1:{port}")])).contains("insecure_registries"));
         saw.join().unwrap();
-    }
-
-    #[test]
-    fn addresses_are_taken_apart_or_refused() {
-        let url = Url::parse("https://Example.test/v2/?a=b#c").unwrap();
-        assert_eq!((url.authority().as_str(), url.port, url.path.as_str()), ("example.test", 443, "/v2/?a=b"));
-        assert_eq!(Url::parse("http://[::1]:5000/x").unwrap().authority(), "[::1]:5000");
-        assert_eq!(url.join("http://a.test:81").unwrap().authority(), "a.test:81");
-        assert_eq!(url.join("//b.test/y").unwrap().path, "/y");
-        let bad = ["ftp://x/", "https://", "https://a:b/", "https://a b/", "https://a/\r\nx", "https://u@h/", "x"];
-        for bad in bad {
-            assert_eq!(Url::parse(bad), None, "{bad:?}");
-        }
     }
 }
