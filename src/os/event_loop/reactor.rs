@@ -210,6 +210,8 @@ impl Reactor {
             EventSource::Signals => self.signalled(now),
             // What is due is looked for in every turn.
             EventSource::Alarm => self.alarm.rang(),
+            // Nothing of the core connects to other servers, so that none is registered.
+            EventSource::Outgoing(_) => {}
             EventSource::Threads => self.threads_rang(now),
             EventSource::Port(token) => {
                 let with = (self.poll.registry(), &mut self.shares, now);
