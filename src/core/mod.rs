@@ -17,6 +17,7 @@ mod shutdown;
 mod work;
 
 use crate::api::auth::Tokens;
+use crate::api::response::Answer;
 use crate::core::clients::news::Watcher;
 use crate::core::clients::parked::Parked;
 use crate::core::contract::{Input, Now, Output};
@@ -248,6 +249,9 @@ impl Core {
             Input::StderrRead { instance, bytes } => self.stderr_read(instance, bytes),
             Input::Exited { instance, exit } => self.advance_instance(instance, Event::Exited(exit)),
             Input::Unwritten { call, short } => self.unwritten(call, short),
+            Input::Undelivered { instance: _, call, fault } => self.end_call(call, Answer::Refused(fault)),
+            // No server of this core is an external one, so that no connection was wanted.
+            Input::Connected { .. } | Input::LinkLost { .. } => {}
             Input::VolumesRemoved { server, outcome } => self.volumes_removed(server, outcome),
             Input::LogRestored { server, entries } => self.log_restored(server, entries),
             Input::Reconfigured { default_provider } => self.settings.prefer(default_provider),

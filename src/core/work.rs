@@ -37,6 +37,9 @@ fn price(output: &Output) -> usize {
         | Output::Pull { .. }
         | Output::AbandonPull { .. }
         | Output::Launch { .. }
+        | Output::Connect { .. }
+        | Output::Negotiated { .. }
+        | Output::MirrorParams { .. }
         | Output::Knock { .. }
         | Output::CloseStdin { .. }
         | Output::Signal { .. }

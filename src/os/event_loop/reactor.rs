@@ -16,6 +16,7 @@ use crate::core::Core;
 use crate::core::contract::{Input, Now, Output};
 use crate::ids::{ConnId, InstanceId};
 use crate::limits::{ACCEPT_PAUSE, ACCEPTS_AT_ONCE, HOLD, LAST_ANSWERS};
+use crate::model::endpoint::{LinkFault, LinkFaultKind};
 use crate::model::instance::ExitCause;
 use crate::model::status::Usage;
 use crate::os::children::database::Database;
@@ -410,6 +411,12 @@ impl Reactor {
                         self.core.handle(Input::LaunchFailed { instance, why }, now);
                     }
                 }
+                Output::Connect { instance, server: _, endpoint: _ } => {
+                    let why = LinkFault::new(LinkFaultKind::Invalid, "this daemon reaches no external servers");
+                    self.core.handle(Input::LinkLost { instance, why }, now);
+                }
+                // Of connections, and there is none.
+                Output::Negotiated { .. } | Output::MirrorParams { .. } => {}
                 Output::Knock { instance } => self.instances.ports.knock(instance, now),
                 Output::Write { instance, bytes, call } => {
                     let with = (self.poll.registry(), &mut self.shares, now);
