@@ -8,6 +8,7 @@ use crate::api::request::Ask;
 use crate::api::response::{Answer, StreamEvent};
 use crate::ids::{CallId, ConnId, InstanceId, PullId, ServerId, StoreSeq};
 use crate::model::definition::{Definition, PullPolicy};
+use crate::model::external::ToolCallRecord;
 use crate::model::instance::{Exit, LaunchFault, PullStep, StopSignal};
 use crate::model::log::LogEntry;
 use crate::model::news::News;
@@ -40,6 +41,8 @@ pub enum Input<'a> {
     StoreOpened { snapshot: Option<Box<Snapshot>> },
     StoreLost { why: String },
     StoreDone { seq: StoreSeq, outcome: StoreOutcome },
+    /// What `StoreOp::ReadCalls` has asked for, newest first.
+    CallsRead { seq: StoreSeq, calls: Vec<ToolCallRecord> },
     /// As `KeepDecisions` wanted, or why they are not on disk.
     DecisionsKept { version: u64, outcome: Result<(), String> },
 

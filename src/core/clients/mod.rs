@@ -4,4 +4,5 @@ pub mod asks;
 pub mod log_ring;
 pub mod news;
 pub mod parked;
+pub mod project_asks;
 pub mod waiting;
