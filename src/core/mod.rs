@@ -11,6 +11,7 @@ pub mod hosting;
 pub mod links;
 pub mod mcp;
 pub mod peers;
+pub mod projects;
 pub mod servers;
 pub mod settings;
 
@@ -25,9 +26,11 @@ use crate::core::effects::{Effects, Timer};
 use crate::core::entropy::Seal;
 use crate::core::hosting::Hosting;
 use crate::core::hosting::lifecycle::{Action, Event, State};
+use crate::core::links::external::LinkEvent;
 use crate::core::mcp::Mcp;
 use crate::core::peers::Peers;
 use crate::core::peers::peer::{Peer, Role};
+use crate::core::projects::Projects;
 use crate::core::servers::Servers;
 use crate::core::servers::server::Server;
 pub use crate::core::settings::Settings;
@@ -37,7 +40,6 @@ use crate::model::instance::{Exit, ExitCause, StopSignal};
 use crate::model::records::Snapshot;
 use crate::model::status::LastCrash;
 use crate::shares::Shares;
-use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -65,6 +67,7 @@ pub struct Core {
     peers: Peers,
     mcp: Mcp,
     clients: Clients,
+    projects: Projects,
     /// Who has how much of what clients and servers can make the core hold.
     shares: Shares,
     effects: Effects,
@@ -83,6 +86,7 @@ impl Core {
             peers: Peers::default(),
             mcp,
             clients: Clients::default(),
+            projects: Projects::default(),
             shares: Shares::default(),
             effects,
         }
@@ -163,8 +167,8 @@ impl Core {
             Input::Exited { instance, exit } => self.advance_instance(instance, Event::Exited(exit)),
             Input::Unwritten { call, short } => self.unwritten(call, short),
             Input::Undelivered { instance: _, call, fault } => self.end_call(call, Answer::Refused(fault)),
-            // No server of this core is an external one, so that no connection was wanted.
-            Input::Connected { .. } | Input::LinkLost { .. } => {}
+            Input::Connected { instance } => self.advance_instance(instance, Event::Launched),
+            Input::LinkLost { instance, why } => self.link_lost(instance, why),
             Input::VolumesRemoved { server, outcome } => self.volumes_removed(server, outcome),
             Input::LogRestored { server, entries } => self.log_restored(server, entries),
             Input::Reconfigured { default_provider } => self.settings.prefer(default_provider),
@@ -232,7 +236,7 @@ impl Core {
             log::warn!("hosting is disabled by ENABLE_AGENT_WORKSPACES=false: no server is started");
             return;
         }
-        let mut up: Vec<&Server> = self.servers.known.values().filter(|server| server.desired_up).collect();
+        let mut up: Vec<&Server> = self.servers.registered().filter(|server| server.desired_up).collect();
         up.sort_by(|a, b| a.definition.name.cmp(&b.definition.name));
         for id in up.into_iter().map(|server| server.main).collect::<Vec<_>>() {
             self.advance(id, Event::Start);
@@ -280,6 +284,7 @@ impl Core {
         self.review_queue(id);
         self.forget_if_left(id);
         self.tell_waiting(server);
+        self.follow_project(server);
         // Last: it may be the end of this peer, and its actions needed it to the last.
         if failed {
             self.stateless_peer_failed(id);
@@ -291,15 +296,20 @@ impl Core {
     /// nothing of this step is left to do, wherever in it the peer was put into the queue.
     fn act_all(&mut self, id: PeerId, actions: Vec<Action>) {
         let queued = actions.contains(&Action::Queue);
+        let mut next = None;
         for action in actions {
-            self.act(id, action);
+            next = self.act(id, action).or(next);
         }
         if queued {
             self.grant_slots();
         }
+        if let Some(event) = next {
+            self.advance(id, event);
+        }
     }
 
-    fn act(&mut self, id: PeerId, action: Action) {
+    /// Some: what follows from it for the peer at once, when nothing of this step is left to do.
+    fn act(&mut self, id: PeerId, action: Action) -> Option<Event> {
         let peer = self.peers.known.get_mut(&id).expect("advance holds it");
         match action {
             Action::Pull { policy } => self.pull(id, policy),
@@ -310,13 +320,20 @@ impl Core {
             },
             Action::Launch { instance } => {
                 peer.begin_instance();
-                let (server, definition) = (peer.server, Arc::clone(&peer.definition));
+                let server = peer.server;
+                let definition = match self.launchable(id) {
+                    Ok(definition) => definition,
+                    Err(fault) => return Some(Event::Link(LinkEvent::Impossible(fault))),
+                };
                 let provider = definition.provider.clone().unwrap_or_else(|| self.settings.providers[0].clone());
                 self.hosting.instances.insert(instance, id);
                 self.hosting.launching.insert(instance);
                 self.effects.outputs.push_back(Output::Launch { instance, server, provider, definition });
                 self.outbox_mark(id);
             }
+            Action::Open => return Some(Event::Slot { instance: self.hosting.mint_instance() }),
+            Action::Connect { instance } => return self.connect_external(id, instance),
+            Action::LinkFailed { why, was_up } => self.link_failed(id, why, was_up),
             Action::Greet { instance } => self.greet(id, instance),
             Action::Watch { .. } => {
                 peer.start_failed = false;
@@ -357,6 +374,7 @@ impl Core {
             Action::Deadline { at_ms: Some(at_ms) } => self.effects.deadlines.set(Timer::State(id), at_ms),
             Action::Deadline { at_ms: None } => self.effects.deadlines.cancel(Timer::State(id)),
         }
+        None
     }
 
     /// An instance is over, and with it whatever it still owed.
@@ -367,10 +385,12 @@ impl Core {
         self.effects.deadlines.cancel(Timer::Pulse(id));
         let fault = peer.end_fault();
         self.fail_in_flight(id, &fault);
-        self.hosting.instances.remove(&instance);
+        let was_started = self.hosting.instances.remove(&instance).is_some();
         self.effects.deadlines.cancel(Timer::Stdin(instance));
         self.hosting.launching.remove(&instance);
-        self.effects.outputs.push_back(Output::Discard { instance });
+        if was_started {
+            self.effects.outputs.push_back(Output::Discard { instance });
+        }
     }
 
     fn grant_slots(&mut self) {
@@ -385,8 +405,8 @@ impl Core {
             };
             let Some(id) = next else { return };
             if self.peers.known.get(&id).is_some_and(|peer| *peer.life.state() == State::Due) {
-                self.hosting.lives += 1;
-                self.advance(id, Event::Slot { instance: InstanceId(self.hosting.lives) });
+                let instance = self.hosting.mint_instance();
+                self.advance(id, Event::Slot { instance });
             }
         }
     }
@@ -472,7 +492,9 @@ impl Core {
 
     /// What the store keeps of a server is its own state and that of its main peer.
     fn outbox_mark(&mut self, id: PeerId) {
-        if let Some(peer) = self.peers.known.get(&id).filter(|peer| peer.role == Role::Main) {
+        let main = self.peers.known.get(&id).filter(|peer| peer.role == Role::Main);
+        let is_registered = |peer: &&Peer| self.servers.is_registered(peer.server);
+        if let Some(peer) = main.filter(is_registered) {
             self.servers.outbox.mark(peer.server);
             self.schedule_flush();
         }

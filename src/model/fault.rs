@@ -34,6 +34,8 @@ pub enum Code {
     RestartInProgress,
     CircuitOpen,
     UpstreamUnavailable,
+    AmbiguousTool,
+    ToolNotFound,
     StoreUnavailable,
     Unavailable,
     Overloaded,
@@ -42,7 +44,7 @@ pub enum Code {
 }
 
 impl Code {
-    pub const ALL: [Code; 34] = [
+    pub const ALL: [Code; 36] = [
         Code::InvalidRequest,
         Code::UnknownField,
         Code::InvalidJson,
@@ -72,6 +74,8 @@ impl Code {
         Code::RestartInProgress,
         Code::CircuitOpen,
         Code::UpstreamUnavailable,
+        Code::AmbiguousTool,
+        Code::ToolNotFound,
         Code::StoreUnavailable,
         Code::Unavailable,
         Code::Overloaded,
@@ -111,6 +115,8 @@ impl Code {
             Code::RestartInProgress => ("mcp_restart_in_progress", 503),
             Code::CircuitOpen => ("circuit_open", 503),
             Code::UpstreamUnavailable => ("upstream_unavailable", 503),
+            Code::AmbiguousTool => ("ambiguous_tool", 409),
+            Code::ToolNotFound => ("tool_not_found", 404),
             Code::StoreUnavailable => ("store_unavailable", 503),
             Code::Unavailable => ("unavailable", 503),
             Code::Overloaded => ("overloaded", 503),

@@ -12,7 +12,7 @@ use crate::core::hosting::lifecycle::{Event, State};
 use crate::core::peers::listings::Listing;
 use crate::core::servers::decisions::Key;
 use crate::core::servers::outbox::{ChangeKind, Pending};
-use crate::core::servers::server::{Follower, Removal, Server};
+use crate::core::servers::server::{Follower, Origin, Removal, Server};
 use crate::core::{Core, Phase};
 use crate::ids::{ConnId, InstanceId, ServerId, Uuid};
 use crate::limits::{FOLLOWERS_MAX, KEEP_ALIVE, SERVERS_MAX, SHUTDOWN_GRACE, STOP_GRACE, STORE_WAIT, TOKENS_MAX};
@@ -112,6 +112,7 @@ impl Core {
             ServerRef::Name(name) => self.servers.names.get(name).copied(),
         };
         id.and_then(|id| self.servers.known.get(&id))
+            .filter(|server| server.origin == Origin::Registered)
             .filter(|server| server.removing.is_none() && who.may_see(&server.definition.name))
             .map(|server| server.id)
             .ok_or_else(|| {
@@ -126,8 +127,7 @@ impl Core {
     fn list(&self, who: &Principal, status: Option<&str>, name: Option<&str>) -> Answer {
         let mut found: Vec<&Server> = self
             .servers
-            .known
-            .values()
+            .registered()
             .filter(|server| server.removing.is_none() && who.may_see(&server.definition.name))
             .filter(|server| status.is_none_or(|wanted| self.peers.known[&server.main].life.status().wire() == wanted))
             .filter(|server| name.is_none_or(|wanted| server.definition.name == wanted))
@@ -476,14 +476,14 @@ impl Core {
         }
     }
 
-    fn check_store(&self) -> Result<(), Fault> {
+    pub(in crate::core) fn check_store(&self) -> Result<(), Fault> {
         match self.servers.outbox.available() {
             true => Ok(()),
             false => Err(store_unavailable()),
         }
     }
 
-    fn store(&mut self, conn: ConnId, pending: Pending, op: StoreOp) {
+    pub(in crate::core) fn store(&mut self, conn: ConnId, pending: Pending, op: StoreOp) {
         let seq = self.servers.outbox.issue(pending);
         self.effects.outputs.push_back(Output::Store { seq, op });
         self.park(conn, WaitOn::Stored(seq), self.effects.now.mono_ms + STORE_WAIT.as_millis() as u64);

@@ -8,6 +8,7 @@ use crate::core::clients::parked::WaitOn;
 use crate::core::contract::Output;
 use crate::core::effects::Timer;
 use crate::core::hosting::lifecycle::{Event, State};
+use crate::core::links::external::LinkEvent;
 use crate::core::peers::peer::{Peer, Role};
 use crate::core::servers::server::{Follower, Server};
 use crate::ids::{ConnId, InstanceId, PeerId, ServerId};
@@ -34,8 +35,7 @@ impl Core {
         self.take_watcher(&who.name)?;
         let mut seen: Vec<&Server> = self
             .servers
-            .known
-            .values()
+            .registered()
             .filter(|server| server.removing.is_none() && who.may_see(&server.definition.name))
             .collect();
         seen.sort_by(|a, b| a.definition.name.cmp(&b.definition.name));
@@ -124,7 +124,7 @@ impl Core {
         let shown = instance.map_or_else(|| "-".to_string(), |instance| instance.to_string());
         log::info!("server={name} instance={shown} from={} to={} why={why}", from.wire(), to.wire());
         // Any but the main one is nobody's business but the daemon's.
-        if peer.role == Role::Main {
+        if peer.role == Role::Main && self.servers.is_registered(peer.server) {
             let news = News { instance, from: Some(from), ..self.news_of(peer, NewsKind::Transition, why.to_string()) };
             self.broadcast(news);
         }
@@ -232,9 +232,9 @@ impl Core {
 
     /// How the daemon is, in one line.
     pub fn status_line(&self) -> String {
-        let main = || self.servers.known.values().map(|server| &self.peers.known[&server.main]);
+        let main = || self.servers.registered().map(|server| &self.peers.known[&server.main]);
         let count = |wanted: Status| main().filter(|peer| peer.life.status() == wanted).count();
-        let (all, ready, calls) = (self.servers.known.len(), count(Status::Ready), self.peers.calls.len());
+        let (all, ready, calls) = (self.servers.registered().count(), count(Status::Ready), self.peers.calls.len());
         let unwell =
             [Status::Unresponsive, Status::Backoff, Status::Failed].map(|status| (count(status), status.wire()));
         let unwell = unwell.iter().filter(|(n, _)| *n > 0).map(|(n, status)| format!(", {n} {status}"));
@@ -244,7 +244,7 @@ impl Core {
     /// Each server in a line, by name.
     pub fn summary(&self) -> Vec<String> {
         let summary = |server: &Server| server.summary(&self.peers.known[&server.main], self.effects.now);
-        let mut lines: Vec<String> = self.servers.known.values().map(summary).collect();
+        let mut lines: Vec<String> = self.servers.registered().map(summary).collect();
         lines.sort();
         lines.splice(..0, self.shares.summary());
         lines
@@ -271,5 +271,17 @@ pub(in crate::core) fn event_name(event: &Event) -> &'static str {
         Event::Restart => "restart",
         Event::KillNow => "second signal",
         Event::Elapsed => "deadline",
+        Event::Link(event) => link_event_name(event),
+    }
+}
+
+fn link_event_name(event: &LinkEvent) -> &'static str {
+    match event {
+        LinkEvent::Use => "use",
+        LinkEvent::Changed(_) => "changed",
+        LinkEvent::Enable => "enabled",
+        LinkEvent::Disable => "disabled",
+        LinkEvent::Lost(_) => "transport-exit",
+        LinkEvent::Impossible(_) => "cannot be tried",
     }
 }

@@ -27,6 +27,8 @@ pub enum WaitOn {
     GetStream(SessionId),
     /// A server to tell who it is.
     Advertised(ServerId),
+    /// Servers of a project to come up, or to show that they will not.
+    Project,
 }
 
 /// What a client has done to a server.
@@ -67,7 +69,8 @@ impl Parked {
             | WaitOn::Log(_)
             | WaitOn::News
             | WaitOn::Post(_)
-            | WaitOn::GetStream(_) => false,
+            | WaitOn::GetStream(_)
+            | WaitOn::Project => false,
         };
         let mut found: Vec<_> = self.clients.iter().filter(|(_, on)| of_it(on)).map(|(c, on)| (*c, *on)).collect();
         found.sort_by_key(|(conn, _)| *conn);

@@ -26,6 +26,17 @@ impl Core {
         }
     }
 
+    /// It is about to wait for something else, or to be answered at once.
+    pub(in crate::core) fn release_wait(&mut self, conn: ConnId) {
+        self.clients.parked.release(conn);
+        self.effects.deadlines.cancel(Timer::Client(conn));
+    }
+
+    /// To a client that is not parked.
+    pub(in crate::core) fn refuse_at_once(&mut self, conn: ConnId, fault: Fault) {
+        self.effects.outputs.push_back(Output::Answer { conn, answer: Answer::Refused(fault) });
+    }
+
     pub(in crate::core) fn refuse(&mut self, conn: ConnId, fault: Fault) {
         self.answer(conn, Answer::Refused(fault));
     }
@@ -74,7 +85,8 @@ impl Core {
                 | WaitOn::Log(_)
                 | WaitOn::News
                 | WaitOn::Post(_)
-                | WaitOn::GetStream(_) => false,
+                | WaitOn::GetStream(_)
+                | WaitOn::Project => false,
             };
             if over && matches!(on, WaitOn::Advertised(_)) {
                 self.answer_greeting(conn, id);
@@ -114,6 +126,7 @@ impl Core {
                 self.refuse(conn, Fault::new(Code::Unavailable, "the server is removed, but still on its way out"));
             }
             WaitOn::Advertised(server) => self.answer_greeting(conn, server),
+            WaitOn::Project => self.end_wait(conn),
             WaitOn::Reply(_)
             | WaitOn::Revoked
             | WaitOn::Log(_)
@@ -128,12 +141,16 @@ impl Core {
     pub(in crate::core) fn client_gone(&mut self, conn: ConnId) {
         self.effects.deadlines.cancel(Timer::Client(conn));
         match self.clients.parked.release(conn) {
-            Some(WaitOn::Reply(call)) => self.abandon_call(call, None, "the client has disconnected"),
+            Some(WaitOn::Reply(call)) => {
+                self.projects.calls.remove(&call);
+                self.abandon_call(call, None, "the client has disconnected");
+            }
             Some(WaitOn::Post(post)) => self.post_lost(post, conn),
             Some(WaitOn::GetStream(session)) => self.get_stream_lost(session, conn),
             Some(WaitOn::Advertised(_)) => _ = self.mcp.greetings.remove(&conn),
             Some(WaitOn::Log(id)) => self.stop_following(conn, id),
             Some(WaitOn::News) => self.stop_watching(conn),
+            Some(WaitOn::Project) => _ = self.projects.waits.remove(&conn),
             // What they asked for goes on without them.
             Some(WaitOn::Stored(_) | WaitOn::Revoked | WaitOn::Ready { .. } | WaitOn::Down(_) | WaitOn::Gone(_))
             | None => {}

@@ -2,6 +2,7 @@
 //! when the next one may start. Invariants: at most one instance, and one death is counted once.
 
 use crate::core::hosting::backoff::{Backoff, Verdict};
+use crate::core::links::external::LinkEvent;
 use crate::ids::InstanceId;
 use crate::limits::{LAUNCH_TIMEOUT, SHUTDOWN_GRACE, STDOUT_CLOSED_GRACE, STOP_GRACE, UNRESPONSIVE_GRACE};
 use crate::model::definition::{Definition, OnUnresponsive, PullPolicy, RestartPolicy, Source};
@@ -54,6 +55,55 @@ pub enum State {
     Failed,
 }
 
+impl State {
+    pub fn instance(&self) -> Option<InstanceId> {
+        match *self {
+            State::Launching { instance }
+            | State::Greeting { instance }
+            | State::Ready { instance, .. }
+            | State::Unresponsive { instance, .. }
+            | State::Mute { instance, .. }
+            | State::Stopping { instance, .. } => Some(instance),
+            State::Down | State::Pulling | State::Due | State::Waiting { .. } | State::Failed => None,
+        }
+    }
+
+    /// The instance that calls go to. One that is silent gets them too: it may only be slow.
+    pub fn ready_instance(&self) -> Option<InstanceId> {
+        match *self {
+            State::Ready { instance, .. } | State::Unresponsive { instance, .. } => Some(instance),
+            State::Down
+            | State::Pulling
+            | State::Due
+            | State::Launching { .. }
+            | State::Greeting { .. }
+            | State::Mute { .. }
+            | State::Stopping { .. }
+            | State::Waiting { .. }
+            | State::Failed => None,
+        }
+    }
+
+    pub fn status(&self) -> Status {
+        match *self {
+            State::Down => Status::Stopped,
+            State::Pulling | State::Due | State::Launching { .. } | State::Greeting { .. } => Status::Starting,
+            State::Ready { .. } => Status::Ready,
+            State::Unresponsive { .. } => Status::Unresponsive,
+            State::Mute { .. } => Status::Restarting,
+            State::Stopping { then, .. } => match then {
+                Then::Down => Status::Stopping,
+                Then::Restart | Then::Crash { .. } => Status::Restarting,
+            },
+            State::Waiting { looping, .. } => match looping {
+                true => Status::Backoff,
+                false => Status::Restarting,
+            },
+            State::Failed => Status::Failed,
+        }
+    }
+}
+
 /// What follows a stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
@@ -97,6 +147,8 @@ pub enum Event {
     KillNow,
     /// The deadline of the present state.
     Elapsed,
+    /// What only the link to an external server knows.
+    Link(LinkEvent),
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -110,6 +162,12 @@ pub enum Action {
     /// Ask for a slot; `Slot` will follow.
     Queue,
     Launch {
+        instance: InstanceId,
+    },
+    /// Take an instance for a connection at once; `Slot` will follow.
+    Open,
+    /// Connect to an external server.
+    Connect {
         instance: InstanceId,
     },
     /// Send `initialize`.
@@ -146,6 +204,11 @@ pub enum Action {
     Fault {
         message: String,
         launch: bool,
+    },
+    /// The link to an external server could not be made, or was lost.
+    LinkFailed {
+        why: String,
+        was_up: bool,
     },
     /// The state's deadline; none: it has none.
     Deadline {
@@ -198,53 +261,6 @@ impl Lifecycle {
             | State::Unresponsive { .. }
             | State::Mute { .. }
             | State::Failed => None,
-        }
-    }
-
-    pub fn instance(&self) -> Option<InstanceId> {
-        match self.state {
-            State::Launching { instance }
-            | State::Greeting { instance }
-            | State::Ready { instance, .. }
-            | State::Unresponsive { instance, .. }
-            | State::Mute { instance, .. }
-            | State::Stopping { instance, .. } => Some(instance),
-            State::Down | State::Pulling | State::Due | State::Waiting { .. } | State::Failed => None,
-        }
-    }
-
-    /// The instance that calls go to. One that is silent gets them too: it may only be slow.
-    pub fn ready_instance(&self) -> Option<InstanceId> {
-        match self.state {
-            State::Ready { instance, .. } | State::Unresponsive { instance, .. } => Some(instance),
-            State::Down
-            | State::Pulling
-            | State::Due
-            | State::Launching { .. }
-            | State::Greeting { .. }
-            | State::Mute { .. }
-            | State::Stopping { .. }
-            | State::Waiting { .. }
-            | State::Failed => None,
-        }
-    }
-
-    pub fn status(&self) -> Status {
-        match self.state {
-            State::Down => Status::Stopped,
-            State::Pulling | State::Due | State::Launching { .. } | State::Greeting { .. } => Status::Starting,
-            State::Ready { .. } => Status::Ready,
-            State::Unresponsive { .. } => Status::Unresponsive,
-            State::Mute { .. } => Status::Restarting,
-            State::Stopping { then, .. } => match then {
-                Then::Down => Status::Stopping,
-                Then::Restart | Then::Crash { .. } => Status::Restarting,
-            },
-            State::Waiting { looping, .. } => match looping {
-                true => Status::Backoff,
-                false => Status::Restarting,
-            },
-            State::Failed => Status::Failed,
         }
     }
 
@@ -456,7 +472,8 @@ impl Lifecycle {
                 | Event::Heard
                 | Event::StdoutClosed
                 | Event::Exited(_)
-                | Event::Elapsed,
+                | Event::Elapsed
+                | Event::Link(_),
             ) => state,
         };
         out
@@ -615,7 +632,7 @@ mod tests {
         life.handle(Event::Slot { instance: I }, def, 0);
         assert!(life.handle(Event::Launched, def, 0).contains(&Action::Greet { instance: I }));
         life.handle(Event::Greeted, def, 0);
-        assert_eq!(life.ready_instance(), Some(I));
+        assert_eq!(life.state().ready_instance(), Some(I));
         life
     }
 
@@ -628,7 +645,7 @@ mod tests {
             let mut life = up(&def);
             let actions = life.handle(crash(code), &def, 5);
             assert_eq!(actions[1], Action::Discard { instance: I });
-            assert_eq!(life.status(), want, "{policy:?} after {code}");
+            assert_eq!(life.state().status(), want, "{policy:?} after {code}");
         }
     }
 
@@ -669,7 +686,7 @@ mod tests {
         assert!(actions.contains(&Action::Pull { policy: PullPolicy::Missing }));
         assert!(life.handle(Event::Pulled, &def, 2).contains(&Action::Queue));
         life.handle(Event::Slot { instance: I }, &def, 2);
-        assert_eq!(life.instance(), Some(I));
+        assert_eq!(life.state().instance(), Some(I));
 
         let mut stopped = Lifecycle::default();
         stopped.handle(Event::Start, &def, 0);
@@ -693,7 +710,7 @@ mod tests {
         let def = definition();
         let mut life = up(&def);
         assert_eq!(life.handle(Event::Silent, &def, 5), []);
-        assert_eq!((life.status(), life.ready_instance()), (Status::Unresponsive, Some(I)));
+        assert_eq!((life.state().status(), life.state().ready_instance()), (Status::Unresponsive, Some(I)));
         assert_eq!(life.handle(Event::Heard, &def, 6), []);
         assert_eq!(*life.state(), State::Ready { instance: I, since_ms: 0 });
     }
@@ -716,7 +733,7 @@ mod tests {
         def.restart_policy = RestartPolicy::Never;
         let mut life = up(&def);
         assert_eq!(life.handle(Event::Silent, &def, 5), []);
-        assert_eq!(life.status(), Status::Unresponsive);
+        assert_eq!(life.state().status(), Status::Unresponsive);
     }
 
     #[test]

@@ -23,3 +23,11 @@ pub(in crate::core) struct Hosting {
     pub launching: IdSet<InstanceId>,
     pub pulls: Pulls,
 }
+
+impl Hosting {
+    /// Never given twice.
+    pub fn mint_instance(&mut self) -> InstanceId {
+        self.lives += 1;
+        InstanceId(self.lives)
+    }
+}

@@ -114,6 +114,7 @@ impl Core {
         let server_info = Some(advertised.server_info.clone().into_bytes());
         peer.hello = Some(Hello { server_info, protocol_version: Some(STATELESS.to_string()) });
         (peer.advertised, peer.listen, peer.dialect) = (Some(advertised), None, Dialect::Stateless);
+        self.tell_version(id, instance);
         self.first_tools(id, instance);
         self.advance(id, Event::Greeted);
         self.fetch_rest(id);

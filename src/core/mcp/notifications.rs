@@ -153,7 +153,7 @@ impl Core {
         for call in peer.lane.in_flight() {
             match self.peers.calls.get(*call).map(|call| call.caller) {
                 Some(Caller::Handshake | Caller::List(_) | Caller::Own) | None => {}
-                Some(Caller::Client(_)) => return Busy::Unclear,
+                Some(Caller::Client(_) | Caller::Tool(_)) => return Busy::Unclear,
                 Some(Caller::Mcp) => {
                     let Some(forwarded) = self.mcp.forwarded.get(call) else { return Busy::Unclear };
                     // Within a session all calls are one client's; without one, nothing is known to belong together.

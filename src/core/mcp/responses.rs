@@ -268,7 +268,8 @@ impl Core {
                 | WaitOn::Ready { .. }
                 | WaitOn::Down(_)
                 | WaitOn::Gone(_)
-                | WaitOn::Advertised(_),
+                | WaitOn::Advertised(_)
+                | WaitOn::Project,
             )
             | None => false,
         };

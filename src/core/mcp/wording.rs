@@ -153,6 +153,8 @@ fn fault_error(fault: &Fault) -> String {
         | Code::RestartInProgress
         | Code::CircuitOpen
         | Code::UpstreamUnavailable
+        | Code::AmbiguousTool
+        | Code::ToolNotFound
         | Code::StoreUnavailable
         | Code::Unavailable
         | Code::Overloaded

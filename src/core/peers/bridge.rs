@@ -8,6 +8,7 @@ use crate::core::clients::parked::WaitOn;
 use crate::core::contract::Output;
 use crate::core::effects::Timer;
 use crate::core::hosting::lifecycle::Event;
+use crate::core::links::external::LinkEvent;
 use crate::core::mcp::era::params::{Newer, with_era};
 use crate::core::mcp::era::stateless::Support;
 use crate::core::mcp::sessions::{Abilities, InputRounds};
@@ -15,6 +16,7 @@ use crate::core::mcp::wording::minted_token;
 use crate::core::peers::calls::{self, Call, Caller, Extended, Stage};
 use crate::core::peers::peer::{Advertised, Dialect, Hello, Refusal, Role};
 use crate::core::peers::queue_room;
+use crate::core::servers::server::{Origin, Server};
 use crate::core::{Core, Phase};
 use crate::ids::{CallId, ConnId, InstanceId, PeerId, ServerId, SessionId};
 use crate::limits::{CONTENDED_CALL_GRACE, LINE_MAX, LOG_LINE_MAX, REQUEST_TIMEOUT_MAX, SERVER_INFO_MAX};
@@ -53,8 +55,26 @@ impl Core {
         params: Option<Json<'_>>,
         timeout_ms: Option<u64>,
     ) -> Result<(), Fault> {
+        let call_id = self.send_call(Caller::Client(conn), who, id, method, params, timeout_ms)?;
+        self.clients.parked.park(conn, WaitOn::Reply(call_id));
+        Ok(())
+    }
+
+    /// The client is not parked yet.
+    pub(in crate::core) fn send_call(
+        &mut self,
+        caller: Caller,
+        who: &Principal,
+        id: PeerId,
+        method: Json<'_>,
+        params: Option<Json<'_>>,
+        timeout_ms: Option<u64>,
+    ) -> Result<CallId, Fault> {
+        if self.peers.known[&id].life.begins_with_use() {
+            self.advance(id, Event::Link(LinkEvent::Use));
+        }
         let newer = self.peers.known[&id].dialect == Dialect::Stateless;
-        let (call_id, _) = self.submit(id, Some(&who.name), timeout_ms, Caller::Client(conn), |call| {
+        let (call_id, _) = self.submit(id, Some(&who.name), timeout_ms, caller, |call| {
             // The client's own progress token might be another client's call.
             let ours = match newer {
                 true => Some(in_newer_era(params, call)),
@@ -67,8 +87,7 @@ impl Core {
                 Some(Err(_)) | None => jsonrpc::request(call, method, params),
             }
         })?;
-        self.clients.parked.park(conn, WaitOn::Reply(call_id));
-        Ok(())
+        Ok(call_id)
     }
 
     /// Sends a call, or queues it; gives its id and the time it has. `line` makes the message for an id; `by` is the
@@ -96,7 +115,7 @@ impl Core {
         let free = peer.lane.waiting() == 0 && peer.lane.in_flight().len() < def.max_in_flight as usize;
         let ready = peer.life.ready_instance().filter(|_| free);
         let full = ready.is_none() && peer.lane.waiting() >= def.queue_max as usize;
-        let bounded = matches!(caller, Caller::Client(_) | Caller::Mcp);
+        let bounded = matches!(caller, Caller::Client(_) | Caller::Tool(_) | Caller::Mcp);
         if full && bounded {
             self.make_place(id, by)?;
         }
@@ -139,7 +158,8 @@ impl Core {
     /// Somebody has a use for this server.
     fn used(&mut self, id: ServerId) {
         let now = self.effects.now.unix_ms;
-        let Some(server) = self.servers.known.get_mut(&id) else { return };
+        let registered = |server: &&mut Server| server.origin == Origin::Registered;
+        let Some(server) = self.servers.known.get_mut(&id).filter(registered) else { return };
         if server.last_used_unix_ms.is_none_or(|at| now.saturating_sub(at) > LAST_USED_STEP_MS) {
             server.last_used_unix_ms = Some(now);
             self.servers.outbox.mark(id);
@@ -243,13 +263,14 @@ impl Core {
         if let Some(server) =
             self.servers.known.get_mut(&peer.server).filter(|server| server.support == Support::Yes(id))
         {
-            server.support = Support::Unknown;
+            server.support = server.support_at_first();
         }
         if is_mcp {
             let bytes = jsonrpc::notification("notifications/initialized", None);
             self.effects.outputs.push_back(Output::Write { instance, bytes, call: None });
         }
         // First in the lane, so that clients which wait already do not overtake it.
+        self.tell_version(id, instance);
         self.first_tools(id, instance);
         self.advance(id, Event::Greeted);
         self.fetch_rest(id);
@@ -355,7 +376,7 @@ impl Core {
         };
         let caller = call.caller;
         match caller {
-            Caller::Client(_) => {
+            Caller::Client(_) | Caller::Tool(_) => {
                 let answer = match reply {
                     Reply::Result(raw) => Answer::Result(raw.get().as_bytes().to_vec()),
                     Reply::Error { code, raw } => Answer::ServerError { code, error: raw.get().as_bytes().to_vec() },
@@ -381,7 +402,7 @@ impl Core {
             Caller::Own => _ = self.take_call(call_id),
         }
         match caller {
-            Caller::Client(_) | Caller::Mcp | Caller::Handshake => true,
+            Caller::Client(_) | Caller::Tool(_) | Caller::Mcp | Caller::Handshake => true,
             // A server has its list asked for whenever it says that it has changed.
             Caller::List(_) | Caller::Own => false,
         }
@@ -443,6 +464,7 @@ impl Core {
         let Some(call) = self.take_call(call_id) else { return };
         match (call.caller, &answer) {
             (Caller::Client(conn), _) => self.answer(conn, answer),
+            (Caller::Tool(conn), _) => self.tool_answered(conn, call_id, answer),
             (Caller::Mcp, Answer::Refused(fault)) => self.request_failed(call_id, fault),
             (Caller::Mcp, _) => unreachable!("replies to MCP clients go another way"),
             (Caller::List(list), _) => self.list_ended(call.peer, list),
@@ -479,9 +501,12 @@ impl Core {
         self.end_call(call_id, Answer::Refused(Fault::new(Code::CallTimeout, message).outcome(outcome)));
         match (caller, outcome) {
             (Caller::Handshake, _) => self.handshake_unanswered(id),
-            (Caller::Client(_) | Caller::Mcp | Caller::Own | Caller::List(_), Outcome::SentUnknown) => self.suspect(id),
+            (
+                Caller::Client(_) | Caller::Tool(_) | Caller::Mcp | Caller::Own | Caller::List(_),
+                Outcome::SentUnknown,
+            ) => self.suspect(id),
             (Caller::List(list), Outcome::NotSent) => self.list_put_off(id, list),
-            (Caller::Client(_) | Caller::Mcp | Caller::Own, Outcome::NotSent) => {}
+            (Caller::Client(_) | Caller::Tool(_) | Caller::Mcp | Caller::Own, Outcome::NotSent) => {}
         }
     }
 
@@ -511,7 +536,7 @@ impl Core {
     fn gave_up(&mut self, call_id: CallId, session: Option<SessionId>) {
         let Some(call) = self.peers.calls.get(call_id) else { return };
         match call.caller {
-            Caller::Client(_) | Caller::Mcp => {
+            Caller::Client(_) | Caller::Tool(_) | Caller::Mcp => {
                 let peer = self.peers.known.get_mut(&call.peer).expect("it was sent there");
                 peer.lane.unanswered.gave_up(call_id, session);
             }

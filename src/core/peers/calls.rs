@@ -24,6 +24,8 @@ pub struct Call {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caller {
     Client(ConnId),
+    /// As above, of a project's tool.
+    Tool(ConnId),
     /// An MCP client; `Mcp::forwarded` knows which.
     Mcp,
     /// Nobody: the daemon's own, and nothing depends on the answer.

@@ -95,6 +95,11 @@ pub struct Cached {
 }
 
 impl Cached {
+    /// A request for it is on its way.
+    pub fn is_asked(&self) -> bool {
+        self.asked
+    }
+
     /// Nothing is on its way any more.
     fn forget_asking(&mut self) {
         (self.asked, self.stale) = (false, false);
@@ -311,6 +316,9 @@ impl Core {
         cached.forget_asking();
         cached.outgoing.retain(is_read);
         self.count_list(id, list, Cached::bytes).expect("what shrinks fits");
+        if let Some(server) = self.peers.known.get(&id).map(|peer| peer.server) {
+            self.follow_project(server);
+        }
         if again {
             self.fetch(id, list);
         }

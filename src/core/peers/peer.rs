@@ -6,6 +6,7 @@ use crate::core::contract::Now;
 use crate::core::hosting::lifecycle::{Lifecycle, State, Then};
 use crate::core::peers::calls::Lane;
 use crate::core::peers::health::Pulse;
+use crate::core::peers::life::Life;
 use crate::core::peers::listings::{Cached, Listing};
 use crate::core::peers::unanswered::Unanswered;
 use crate::ids::{PeerId, ServerId, SessionId};
@@ -35,7 +36,7 @@ pub struct Peer {
     pub role: Role,
     /// The server's; of any but the main one without its ports.
     pub definition: Arc<Definition>,
-    pub life: Lifecycle,
+    pub life: Life,
     pub lane: Lane,
     pub hello: Option<Hello>,
     /// What the last handshake told that clients are told in turn; it outlives the instance.
@@ -125,7 +126,7 @@ impl Peer {
             server,
             role,
             definition,
-            life: Lifecycle::default(),
+            life: Life::Hosted(Lifecycle::default()),
             lane: Lane::default(),
             hello: None,
             advertised: None,
@@ -166,6 +167,9 @@ impl Peer {
     /// May a call that has not been sent wait for this server? It may if the next start is due before its deadline.
     pub fn admits(&self, deadline_ms: u64, now: Now) -> Result<(), Fault> {
         let name = &self.definition.name;
+        if let Life::External(life) = &self.life {
+            return life.admits(name, self.last_error.as_deref(), now);
+        }
         match self.life.state() {
             State::Ready { .. }
             | State::Unresponsive { .. }

@@ -95,9 +95,12 @@ impl Core {
             Pending::ReconcileToken { name } if !self.servers.outbox.owes_token(&name) => {
                 self.decision_stored(&Key::Token(name))
             }
+            Pending::Project { conn, change } => self.project_changed(conn, change),
             Pending::Status { .. }
             | Pending::Reconcile { .. }
             | Pending::ReconcileToken { .. }
+            | Pending::ReconcileRow { .. }
+            | Pending::ReconcileSecret { .. }
             | Pending::AdminToken => {}
         }
     }
@@ -123,7 +126,12 @@ impl Core {
                 self.follow_removal(server);
             }
             Pending::TokenInsert { conn, .. } => self.refuse(conn, fault),
-            Pending::Status { .. } | Pending::Reconcile { .. } | Pending::ReconcileToken { .. } => {}
+            Pending::Project { conn, change } => self.project_undone(conn, &change, fault),
+            Pending::Status { .. }
+            | Pending::Reconcile { .. }
+            | Pending::ReconcileToken { .. }
+            | Pending::ReconcileRow { .. }
+            | Pending::ReconcileSecret { .. } => {}
             Pending::AdminToken => log::error!("the admin token could not be stored; it works until the next restart"),
         }
     }
@@ -296,7 +304,9 @@ impl Core {
         let server = &self.servers.known[&id];
         if !server.changing && !self.servers.decisions.is_open(&key) {
             let main = server.main;
-            self.servers.names.remove(&server.definition.name);
+            if self.servers.names.get(&server.definition.name) == Some(&id) {
+                self.servers.names.remove(&server.definition.name);
+            }
             self.servers.known.remove(&id);
             self.forget_peer(main);
             self.servers.outbox.forget(id);
@@ -320,7 +330,8 @@ impl Core {
                 | WaitOn::Log(_)
                 | WaitOn::News
                 | WaitOn::Post(_)
-                | WaitOn::GetStream(_) => self.answer(conn, self.status_answer(id)),
+                | WaitOn::GetStream(_)
+                | WaitOn::Project => self.answer(conn, self.status_answer(id)),
             }
         }
     }
@@ -367,6 +378,7 @@ impl Core {
             let seq = self.servers.outbox.issue(Pending::ReconcileToken { name });
             self.effects.outputs.push_back(Output::Store { seq, op });
         }
+        self.flush_projects();
         for id in self.servers.outbox.take_dirty() {
             let kept = |server: &&Server| server.refused.is_none() && server.removing.is_none();
             let Some(server) = self.servers.known.get(&id).filter(kept) else { continue };

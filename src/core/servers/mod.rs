@@ -9,7 +9,7 @@ pub mod server;
 use crate::api::auth::Tokens;
 use crate::core::servers::decisions::Decisions;
 use crate::core::servers::outbox::Outbox;
-use crate::core::servers::server::Server;
+use crate::core::servers::server::{Origin, Server};
 use crate::ids::{IdMap, ServerId};
 use std::collections::BTreeMap;
 
@@ -22,6 +22,17 @@ pub(in crate::core) struct Servers {
     pub outbox: Outbox,
     pub decisions: Decisions,
     pub tokens: Tokens,
+}
+
+impl Servers {
+    /// Those that are hosted here; rows of projects are not among them.
+    pub fn registered(&self) -> impl Iterator<Item = &Server> {
+        self.known.values().filter(|server| server.origin == Origin::Registered)
+    }
+
+    pub fn is_registered(&self, id: ServerId) -> bool {
+        self.known.get(&id).is_some_and(|server| server.origin == Origin::Registered)
+    }
 }
 
 impl Default for Servers {

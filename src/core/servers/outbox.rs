@@ -2,8 +2,10 @@
 //! means; status is coalesced per server and written behind. Invariant: every operation handed out has one entry here
 //! until its outcome is known, and an unknown outcome is never forgotten: the row is made to agree with the core again.
 
+use crate::core::projects::asks::ProjectChange;
 use crate::ids::{ConnId, ServerId, StoreSeq, Uuid};
 use crate::model::definition::Definition;
+use crate::model::external::{ExternalId, ProjectId};
 use crate::model::records::Token;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -46,6 +48,17 @@ pub enum Pending {
     },
     /// The token of `admin.token`, which must be there whatever else is.
     AdminToken,
+    /// Of a project.
+    Project {
+        conn: ConnId,
+        change: ProjectChange,
+    },
+    ReconcileRow {
+        id: ExternalId,
+    },
+    ReconcileSecret {
+        key: (ProjectId, String),
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +83,9 @@ pub struct Outbox {
     /// As the two above, of which the store has refused the last attempt: not tried again at once.
     refused: BTreeSet<ServerId>,
     refused_tokens: BTreeSet<String>,
+    /// External servers and secrets whose rows may not say what is true.
+    reconcile_rows: BTreeSet<ExternalId>,
+    reconcile_secrets: BTreeSet<(ProjectId, String)>,
 }
 
 impl Outbox {
@@ -130,6 +146,12 @@ impl Outbox {
             Pending::TokenInsert { token: Token { name, .. }, .. } | Pending::ReconcileToken { name } => {
                 self.reconcile_tokens.insert(name.clone());
             }
+            Pending::Project { change, .. } => {
+                self.reconcile_rows.extend(change.rows());
+                self.reconcile_secrets.extend(change.secret());
+            }
+            Pending::ReconcileRow { id } => _ = self.reconcile_rows.insert(*id),
+            Pending::ReconcileSecret { key } => _ = self.reconcile_secrets.insert(key.clone()),
             Pending::AdminToken => {}
         }
     }
@@ -147,6 +169,9 @@ impl Outbox {
             | Pending::Status { .. }
             | Pending::Reconcile { .. }
             | Pending::ReconcileToken { .. }
+            | Pending::Project { .. }
+            | Pending::ReconcileRow { .. }
+            | Pending::ReconcileSecret { .. }
             | Pending::AdminToken => None,
         })
     }
@@ -172,6 +197,9 @@ impl Outbox {
             | Pending::Status { .. }
             | Pending::Reconcile { .. }
             | Pending::ReconcileToken { .. }
+            | Pending::Project { .. }
+            | Pending::ReconcileRow { .. }
+            | Pending::ReconcileSecret { .. }
             | Pending::AdminToken => None,
         })
     }
@@ -202,6 +230,9 @@ impl Outbox {
             | Pending::Change { .. }
             | Pending::TokenInsert { .. }
             | Pending::Status { .. }
+            | Pending::Project { .. }
+            | Pending::ReconcileRow { .. }
+            | Pending::ReconcileSecret { .. }
             | Pending::AdminToken => {}
         }
     }
@@ -236,6 +267,10 @@ impl Outbox {
         (std::mem::take(&mut self.reconcile), std::mem::take(&mut self.reconcile_tokens))
     }
 
+    pub fn take_projects(&mut self) -> (BTreeSet<ExternalId>, BTreeSet<(ProjectId, String)>) {
+        (std::mem::take(&mut self.reconcile_rows), std::mem::take(&mut self.reconcile_secrets))
+    }
+
     /// Dirty servers that have no status on its way: an older one may never overtake a newer one.
     pub fn take_dirty(&mut self) -> Vec<ServerId> {
         let ready: Vec<ServerId> = self.dirty.difference(&self.saving).copied().collect();
@@ -251,10 +286,16 @@ impl Outbox {
             && self.dirty.is_empty()
             && self.reconcile.is_empty()
             && self.reconcile_tokens.is_empty()
+            && self.reconcile_rows.is_empty()
+            && self.reconcile_secrets.is_empty()
             && !self.has_refused()
     }
 
     pub fn has_unsent(&self) -> bool {
-        !(self.dirty.is_empty() && self.reconcile.is_empty() && self.reconcile_tokens.is_empty())
+        !(self.dirty.is_empty()
+            && self.reconcile.is_empty()
+            && self.reconcile_tokens.is_empty()
+            && self.reconcile_rows.is_empty()
+            && self.reconcile_secrets.is_empty())
     }
 }

@@ -35,6 +35,7 @@ impl Core {
         for decision in decisions {
             self.decided_before(decision);
         }
+        self.load_projects(snapshot.externals, snapshot.secrets);
     }
 
     fn ensure_admin_token(&mut self) {
@@ -146,7 +147,7 @@ impl Core {
 
     /// Can this daemon give its servers what their rows ask of the host? Of two that want the same port the older has it.
     pub(in crate::core) fn check_places(&mut self) {
-        let known = self.servers.known.values().filter(|server| server.removing.is_none() && server.refused.is_none());
+        let known = self.servers.registered().filter(|server| server.removing.is_none() && server.refused.is_none());
         let mut order: Vec<(u64, ServerId)> = known.map(|server| (server.created_unix_ms, server.id)).collect();
         order.sort();
         for (place, (_, id)) in order.iter().enumerate() {

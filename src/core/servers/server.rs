@@ -6,9 +6,11 @@ use crate::core::clients::log_ring::LogRing;
 use crate::core::contract::Now;
 use crate::core::hosting::lifecycle::{Lifecycle, State};
 use crate::core::mcp::era::stateless::{Held, Support};
+use crate::core::peers::life::Life;
 use crate::core::peers::peer::{Peer, Role};
 use crate::ids::{ConnId, PeerId, ServerId};
 use crate::model::definition::Definition;
+use crate::model::external::ExternalId;
 use crate::model::fault::Fault;
 use crate::model::records::{StoredServer, StoredStatus};
 use crate::model::status::{ImagePull, Status, StatusView};
@@ -33,8 +35,18 @@ pub enum Removal {
     Gone,
 }
 
+/// Where a server comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// It was registered here, and is hosted.
+    Registered,
+    /// It is a row of a project, which knows it by name.
+    Project(ExternalId),
+}
+
 pub struct Server {
     pub id: ServerId,
+    pub origin: Origin,
     pub definition: Arc<Definition>,
     /// What the operator wants; what is, stands in the life of the main peer.
     pub desired_up: bool,
@@ -72,6 +84,7 @@ impl Server {
         let peer = Peer::new(main, id, Role::Main, Arc::clone(&definition));
         let server = Server {
             id,
+            origin: Origin::Registered,
             definition,
             desired_up,
             created_unix_ms,
@@ -101,11 +114,19 @@ impl Server {
         (server, peer)
     }
 
+    /// Before it has told. An external server has one conversation, whatever version that is of.
+    pub fn support_at_first(&self) -> Support {
+        match self.origin {
+            Origin::Registered => Support::Unknown,
+            Origin::Project(_) => Support::No,
+        }
+    }
+
     /// It is known, and shown with the reason, but never started.
     pub fn refuse(&mut self, main: &mut Peer, why: Fault) {
         log::error!("server={} id={} is not started: {}", self.definition.name, self.id, why.message);
         main.last_error = Some(why.message.clone());
-        main.life = Lifecycle::failed();
+        main.life = Life::Hosted(Lifecycle::failed());
         self.refused = Some(why);
     }
 

@@ -1,0 +1,150 @@
+//! How rows of external servers and secrets come, change and go, once the store has them: the server of each row, and what a
+//! change does to its link. Invariant: what is here is what the store has, or what it is about to be made to have.
+
+use crate::core::Core;
+use crate::core::hosting::lifecycle::Event;
+use crate::core::links::external::{ExternalLife, LinkEvent};
+use crate::core::links::link;
+use crate::core::peers::life::Life;
+use crate::core::peers::listings::Listing;
+use crate::core::projects::carriers::{carrier_of, definition_of, needs_new_link, rules_of};
+use crate::core::projects::server_of;
+use crate::core::servers::server::{Origin, Removal, Server};
+use crate::ids::PeerId;
+use crate::model::external::{ExternalId, ExternalServer, ExternalView, LinkStatus, ProjectId, StoredSecret};
+use crate::wire::json;
+use std::sync::Arc;
+
+impl Core {
+    pub(in crate::core) fn load_projects(&mut self, rows: Vec<ExternalServer>, secrets: Vec<StoredSecret>) {
+        for row in rows {
+            self.put_row(Arc::new(row));
+        }
+        for secret in secrets {
+            self.projects.secrets.insert((secret.project.clone(), secret.name.clone()), secret);
+        }
+    }
+
+    /// A row as it is from here on: a new one, or another version of one that is known.
+    pub(in crate::core) fn put_row(&mut self, row: Arc<ExternalServer>) {
+        let key = (row.project.clone(), row.spec.name.clone());
+        let before = self.projects.rows.insert(row.id, Arc::clone(&row));
+        match before {
+            None => self.adopt(&row),
+            Some(before) => {
+                if before.spec.name != row.spec.name {
+                    self.projects.names.remove(&(before.project.clone(), before.spec.name.clone()));
+                }
+                self.change_row(&before, &row);
+            }
+        }
+        self.projects.names.insert(key, row.id);
+    }
+
+    fn adopt(&mut self, row: &Arc<ExternalServer>) {
+        let (id, main, spec) = (server_of(row.id), self.mint_peer(), &row.spec);
+        let definition = Arc::new(definition_of(row));
+        let (mut server, mut peer) = Server::new(id, main, definition, spec.enabled, row.created_unix_ms);
+        server.origin = Origin::Project(row.id);
+        server.support = server.support_at_first();
+        peer.life = Life::External(ExternalLife::new(spec.enabled, rules_of(spec), carrier_of(spec)));
+        self.servers.known.insert(id, server);
+        self.peers.known.insert(main, peer);
+    }
+
+    fn change_row(&mut self, before: &ExternalServer, row: &Arc<ExternalServer>) {
+        let server = self.servers.known.get_mut(&server_of(row.id)).expect("every row has a server");
+        let main = server.main;
+        (server.definition, server.desired_up) = (Arc::new(definition_of(row)), row.spec.enabled);
+        let definition = Arc::clone(&server.definition);
+        self.peers.known.get_mut(&main).expect("a server that is known has one").definition = definition;
+        self.arm_pulse(main);
+        if carrier_of(&before.spec) != carrier_of(&row.spec) {
+            return self.change_carrier(main, row);
+        }
+        if needs_new_link(&before.spec, &row.spec) {
+            self.advance(main, Event::Link(LinkEvent::Changed(rules_of(&row.spec))));
+        }
+        match (before.spec.enabled, row.spec.enabled) {
+            (true, false) => self.advance(main, Event::Link(LinkEvent::Disable)),
+            (false, true) => self.advance(main, Event::Link(LinkEvent::Enable)),
+            (true, true) | (false, false) => {}
+        }
+    }
+
+    /// A connection becomes a program, or the other way round: the old peer leaves, and another one has its place.
+    fn change_carrier(&mut self, main: PeerId, row: &Arc<ExternalServer>) {
+        self.forget_clients(server_of(row.id));
+        let old = self.servers.known.remove(&server_of(row.id)).expect("every row has a server");
+        self.adopt(row);
+        let server = self.servers.known.get_mut(&server_of(row.id)).expect("just adopted");
+        (server.log, server.followers) = (old.log, old.followers);
+        self.dismiss(main);
+    }
+
+    /// It is gone for its clients from here on, and forgotten when nothing of it runs.
+    pub(in crate::core) fn drop_row(&mut self, id: ExternalId) {
+        let Some(row) = self.projects.rows.remove(&id) else { return };
+        self.projects.names.remove(&(row.project.clone(), row.spec.name.clone()));
+        let server = server_of(id);
+        if let Some(known) = self.servers.known.get_mut(&server) {
+            known.removing = Some(Removal::KeepsVolumes);
+            known.desired_up = false;
+            self.advance_main(server, Event::Stop);
+            self.follow_removal(server);
+        }
+    }
+
+    pub(in crate::core) fn put_secret(&mut self, secret: StoredSecret) {
+        let (project, name) = (secret.project.clone(), secret.name.clone());
+        let before = self.projects.secrets.insert((project.clone(), name.clone()), secret.clone());
+        if before.is_none_or(|before| before.value != secret.value) {
+            self.secret_changed(&project, &name);
+        }
+    }
+
+    pub(in crate::core) fn drop_secret(&mut self, project: &ProjectId, name: &str) {
+        if self.projects.secrets.remove(&(project.clone(), name.to_string())).is_some() {
+            self.secret_changed(project, name);
+        }
+    }
+
+    /// Whoever uses it is connected again.
+    fn secret_changed(&mut self, project: &ProjectId, name: &str) {
+        for row in self.projects.using(project, name) {
+            let main = self.servers.known[&server_of(row.id)].main;
+            self.advance(main, Event::Link(LinkEvent::Changed(rules_of(&row.spec))));
+        }
+    }
+
+    pub(in crate::core) fn external_view(&self, row: &Arc<ExternalServer>) -> ExternalView {
+        let Some((_, main)) = self.with_main(server_of(row.id)) else { return ExternalView::unused(Arc::clone(row)) };
+        let Life::External(life) = &main.life else { return ExternalView::unused(Arc::clone(row)) };
+        let now = self.effects.now;
+        let unix_ms = |mono_ms: u64| now.unix_ms.saturating_add(mono_ms).saturating_sub(now.mono_ms);
+        ExternalView {
+            server: Arc::clone(row),
+            status: match life.link_status() {
+                link::Status::Idle => LinkStatus::Idle,
+                link::Status::Connecting => LinkStatus::Connecting,
+                link::Status::Connected => LinkStatus::Connected,
+                link::Status::Reconnecting => LinkStatus::Reconnecting,
+                link::Status::CircuitOpen => LinkStatus::CircuitOpen,
+                link::Status::Failed => LinkStatus::Failed,
+                link::Status::Disabled => LinkStatus::Disabled,
+            },
+            last_error: main.last_error.clone(),
+            tools: main.list(Listing::Tools).text.as_ref().map(|text| tool_names(text)),
+            connected_since_unix_ms: life.connected_since_ms().map(unix_ms),
+            next_attempt_unix_ms: life.next_attempt_at_ms().map(unix_ms),
+            server_info: main.hello.as_ref().and_then(|hello| hello.server_info.clone()),
+            protocol_version: main.hello.as_ref().and_then(|hello| hello.protocol_version.clone()),
+        }
+    }
+}
+
+/// Those of a list of tools.
+pub(in crate::core) fn tool_names(text: &[u8]) -> Vec<String> {
+    let items = json::named_items(text, "tools", "name", usize::MAX).unwrap_or_default();
+    items.iter().filter_map(|item| item.named?.text().map(|name| name.into_owned())).collect()
+}
