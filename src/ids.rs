@@ -82,6 +82,10 @@ counted!(
     PostId
 );
 counted!(
+    /// One connection to another server.
+    OutgoingId
+);
+counted!(
     /// One operation handed to the store thread.
     StoreSeq
 );

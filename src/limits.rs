@@ -56,7 +56,7 @@ pub const CONNECTIONS_REFUSED_MAX: usize = 256;
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Connections taken from one listener before everybody else has a turn: a turn costs less than one of them, and a caller
 /// must not wait for all that have queued up.
-pub const ACCEPTS_AT_ONCE: usize = 4;
+pub const ACCEPTS_AT_ONCE: usize = 2;
 /// A unix socket's path: `sun_path` holds 108 bytes with its final zero.
 pub const UNIX_PATH_MAX: usize = 107;
 /// Connections to a unix socket that wait to be accepted; the kernel may keep fewer.
@@ -579,10 +579,29 @@ pub const UPSTREAM_EVENT_MAX: usize = LINE_MAX;
 pub const EVENT_ID_MAX: usize = KIB;
 /// One message of an upstream over a WebSocket.
 pub const UPSTREAM_MESSAGE_MAX: usize = LINE_MAX;
+/// What may wait to be written to one upstream.
+pub const UPSTREAM_BACKLOG_MAX: usize = STDIN_BACKLOG_MAX;
+/// What TLS holds of that beside it.
+pub const UPSTREAM_TLS_BUFFER: usize = 32 * KIB;
+/// Connections to upstreams, those under way included.
+pub const OUTGOING_MAX: usize = 4096;
+/// What is read of one at once.
+pub const OUTGOING_SCRATCH: usize = 64 * KIB;
+/// From the name to the end of the TLS handshake, and for one of several addresses.
+pub const OUTGOING_CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
+pub const ADDRESS_TIMEOUT: Duration = Duration::from_secs(4);
+/// Names that are looked up at once, each by a thread of its own, and those that wait for one. More threads than silent
+/// name servers usually leave hanging.
+pub const LOOKUPS_AT_ONCE: usize = 64;
+pub const LOOKUPS_WAITING_MAX: usize = OUTGOING_MAX;
+pub const LOOKUP_STACK: usize = 512 * KIB;
+/// A file of authorities.
+pub const TLS_CA_MAX: u64 = MIB as u64;
 /// Before the attempts to bring a link up again; the last one again and again.
 pub const LINK_SCHEDULE_MS: [u64; 7] = [0, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000];
 /// A link that was up for so long has its schedule from the start. Many proxies close what is silent for half a minute.
 pub const LINK_STABLE: Duration = Duration::from_secs(10);
+
 /// What is told of a tool's error: its own words, its code, and the raw result where there are no words, in characters.
 pub const TOOL_MESSAGE_MAX: usize = 16 * KIB;
 pub const TOOL_CODE_MAX: usize = 200;

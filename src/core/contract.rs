@@ -8,7 +8,9 @@ use crate::api::request::Ask;
 use crate::api::response::{Answer, StreamEvent};
 use crate::ids::{CallId, ConnId, InstanceId, PullId, ServerId, StoreSeq};
 use crate::model::definition::{Definition, PullPolicy};
+use crate::model::endpoint::{Endpoint, LinkFault, ParamHeaders};
 use crate::model::external::ToolCallRecord;
+use crate::model::fault::Fault;
 use crate::model::instance::{Exit, LaunchFault, PullStep, StopSignal};
 use crate::model::log::LogEntry;
 use crate::model::news::News;
@@ -71,6 +73,15 @@ pub enum Input<'a> {
     StderrRead { instance: InstanceId, bytes: &'a [u8] },
     /// Always the last word about an instance that was launched; stdout has been read to its end before.
     Exited { instance: InstanceId, exit: Exit },
+    // --- connections to external servers, which are instances too
+    /// Messages may be written.
+    Connected { instance: InstanceId },
+    /// A call that was written will have no answer: it could not be delivered, or what came is none. The fault says whether
+    /// the server may have seen it.
+    Undelivered { instance: InstanceId, call: CallId, fault: Fault },
+    /// Always the last word about a connection, after every line it brought; unless it was discarded before.
+    LinkLost { instance: InstanceId, why: LinkFault },
+
     /// As `RemoveVolumes` wanted, or why not all of them.
     VolumesRemoved { server: ServerId, outcome: Result<(), String> },
 
@@ -99,6 +110,12 @@ pub enum Output {
     // --- instances
     /// `server`: whose share it is that the instance takes.
     Launch { instance: InstanceId, server: ServerId, provider: String, definition: Arc<Definition> },
+    /// Reach an external server. `Connected` or `LinkLost` follows; from then on it is an instance like any other.
+    Connect { instance: InstanceId, server: ServerId, endpoint: Arc<Endpoint> },
+    /// The version of the protocol that was agreed on with an external server, for the headers of all that follows.
+    Negotiated { instance: InstanceId, version: String },
+    /// From now on, what calls of these tools repeat in headers.
+    MirrorParams { instance: InstanceId, tools: Arc<ParamHeaders> },
     /// See when its port answers.
     Knock { instance: InstanceId },
     /// Bytes for the server's stdin, one or more whole messages; of a call, if they are one.
@@ -108,7 +125,7 @@ pub enum Output {
     /// No more will be written: close stdin once it is flushed.
     CloseStdin { instance: InstanceId },
     Signal { instance: InstanceId, signal: StopSignal },
-    /// The instance is over: remove its container, cgroup and files.
+    /// The instance is over: remove its container, cgroup and files; or close its connection, and nothing more is heard of it.
     Discard { instance: InstanceId },
     /// The server goes for good: remove its volumes too. `VolumesRemoved` follows, and only then may somebody else have the
     /// name, and new volumes under it.

@@ -33,6 +33,7 @@ pub enum Code {
     BadServerOutput,
     RestartInProgress,
     CircuitOpen,
+    UpstreamUnavailable,
     StoreUnavailable,
     Unavailable,
     Overloaded,
@@ -41,7 +42,7 @@ pub enum Code {
 }
 
 impl Code {
-    pub const ALL: [Code; 33] = [
+    pub const ALL: [Code; 34] = [
         Code::InvalidRequest,
         Code::UnknownField,
         Code::InvalidJson,
@@ -70,6 +71,7 @@ impl Code {
         Code::BadServerOutput,
         Code::RestartInProgress,
         Code::CircuitOpen,
+        Code::UpstreamUnavailable,
         Code::StoreUnavailable,
         Code::Unavailable,
         Code::Overloaded,
@@ -108,6 +110,7 @@ impl Code {
             Code::BadServerOutput => ("bad_server_output", 502),
             Code::RestartInProgress => ("mcp_restart_in_progress", 503),
             Code::CircuitOpen => ("circuit_open", 503),
+            Code::UpstreamUnavailable => ("upstream_unavailable", 503),
             Code::StoreUnavailable => ("store_unavailable", 503),
             Code::Unavailable => ("unavailable", 503),
             Code::Overloaded => ("overloaded", 503),

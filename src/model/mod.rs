@@ -2,6 +2,7 @@
 //! a value needs to be valid or to be shown.
 
 pub mod definition;
+pub mod endpoint;
 pub mod external;
 pub mod fault;
 pub mod instance;

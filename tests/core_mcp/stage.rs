@@ -299,6 +299,9 @@ impl Stage {
                 Output::Discard { .. }
                 | Output::News { .. }
                 | Output::AbandonPull { .. }
+                | Output::Connect { .. }
+                | Output::Negotiated { .. }
+                | Output::MirrorParams { .. }
                 | Output::Knock { .. }
                 | Output::CloseStdin { .. }
                 | Output::LogKeep { .. }

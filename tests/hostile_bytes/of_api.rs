@@ -7,10 +7,12 @@ use serde_json::json;
 use std::hint::black_box;
 use stdiod::api::auth::{Peer, Shown, Tokens};
 use stdiod::api::definition::{fields, quantity, strict_json as bodies};
+use stdiod::api::tool_error::{ToolError, as_text};
 use stdiod::api::{auth, mcp, rest, route};
 use stdiod::ids::EventId;
 use stdiod::model::definition::Definition;
 use stdiod::wire::http_in::{Method, Parser, Step};
+use stdiod::wire::json::Json;
 
 /// A definition, and no more than that, is made of a body; the rest is refused as soon as it is one too many.
 const BODY: usize = 4;
@@ -154,5 +156,30 @@ fn definitions_of_the_store() {
     for (what, make) in VALUES.iter().chain(BROKEN) {
         // The tree of values is the driver's. A row is the store's own; it is not bounded by a body.
         Reader::new("a stored definition", 120, &read).up_to(MIB).judge(what, make);
+    }
+}
+
+/// A tool's result is a stranger's, and is told in words.
+#[test]
+fn results_of_tools() {
+    const FRAMES: [&str; 4] = [
+        r#"{"isError":true,"structuredContent":V}"#,
+        r#"{"isError":true,"content":V}"#,
+        r#"{"isError":true,"structuredContent":{"message":V,"error":{"message":"m"}}}"#,
+        r#"{"content":[{"type":"text","text":V}]}"#,
+    ];
+    let told = |bytes: &[u8]| {
+        let Ok(result) = Json::of(std::str::from_utf8(bytes).unwrap_or_default()) else { return };
+        if let Some(error) = ToolError::of(result) {
+            black_box(error.body(result.get()));
+        }
+        black_box(as_text(result));
+    };
+    for (what, make) in VALUES {
+        for frame in FRAMES {
+            Reader::new(&format!("a result {frame}"), 16, &told)
+                .up_to(MIB)
+                .judge(what, |size| framed(frame, *make, size));
+        }
     }
 }

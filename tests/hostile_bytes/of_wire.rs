@@ -13,6 +13,7 @@ use stdiod::wire::http_in::{Parser, Step};
 use stdiod::wire::json::{self, Json};
 use stdiod::wire::lines::{Line, Lines, framed as in_blocks};
 use stdiod::wire::sse::reader::Reader as EventReader;
+use stdiod::wire::websocket::WebSocket;
 use stdiod::wire::{jsonrpc, relay, sse, times};
 
 /// Sixteen million calls are too many for a test; a million shows the same.
@@ -199,6 +200,42 @@ fn events_of_upstreams() {
         Reader::new("a stream at once", 2, &|bytes| stream(std::iter::once(bytes))).judge(what, make);
         Reader::new("a stream in portions", 3, &|bytes| stream(portions(bytes))).judge(what, make);
         Reader::new("a stream byte by byte", 3, &|bytes| stream(bytes.chunks(1))).up_to(BYTEWISE).judge(what, make);
+    }
+}
+
+const SOCKETS: &[(&str, Make)] = &[
+    ("small messages", |size| frames(b"\x81\x01x", size)),
+    ("empty parts of one message", |size| [&b"\x01\x00"[..], &frames(b"\x00\x00", size)].concat()),
+    ("small parts of one message", |size| [&b"\x01\x00"[..], &frames(b"\x00\x01x", size)].concat()),
+    ("pings", |size| frames(b"\x89\x01x", size)),
+    ("one large message", |size| {
+        let length = (size as u64).to_be_bytes();
+        [&b"\x81\x7f"[..], &length, &vec![b'x'; size]].concat()
+    }),
+    ("random bytes", random),
+];
+
+fn frames(frame: &[u8], size: usize) -> Vec<u8> {
+    frame.repeat(size / frame.len())
+}
+
+fn socket<'b>(pieces: impl Iterator<Item = &'b [u8]>) {
+    let mut socket = WebSocket::new(8 * MIB, [1; 32]);
+    for mut piece in pieces {
+        while let Ok(Some(incoming)) = socket.read(&mut piece) {
+            black_box(incoming);
+        }
+        black_box(socket.take_out());
+    }
+}
+
+#[test]
+fn messages_of_web_sockets() {
+    for (what, make) in SOCKETS {
+        Reader::new("a WebSocket at once", 2, &|bytes| socket(std::iter::once(bytes))).judge(what, make);
+        Reader::new("a WebSocket in portions", 3, &|bytes| socket(portions(bytes))).judge(what, make);
+        // Each of its pings is answered.
+        Reader::new("a WebSocket byte by byte", 12, &|bytes| socket(bytes.chunks(1))).up_to(BYTEWISE).judge(what, make);
     }
 }
 

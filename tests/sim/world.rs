@@ -390,6 +390,9 @@ impl World {
                 }
                 Output::Launch { instance, definition, .. } => self.launch(instance, (*definition).clone()),
                 Output::Knock { .. } => unreachable!("no server of this world has ports"),
+                Output::Connect { .. } | Output::Negotiated { .. } | Output::MirrorParams { .. } => {
+                    unreachable!("no server of this world is an external one")
+                }
                 // Its pipe is full, now and then; of what only the daemon asks nobody would hear.
                 Output::Write { bytes, call: Some(call), .. }
                     if bytes.windows(12).any(|window| window == br#""tools/call""#) && self.rng.one_in(50) =>

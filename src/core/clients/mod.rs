@@ -6,3 +6,12 @@ pub mod news;
 pub mod parked;
 pub mod project_asks;
 pub mod waiting;
+
+use crate::core::clients::news::Watcher;
+use crate::core::clients::parked::Parked;
+
+#[derive(Default)]
+pub(in crate::core) struct Clients {
+    pub parked: Parked,
+    pub watchers: Vec<Watcher>,
+}

@@ -12,7 +12,7 @@ use crate::model::principal::Principal;
 impl Core {
     /// Nobody has asked for them yet.
     pub(in crate::core) fn calls_read(&mut self, seq: StoreSeq, _calls: Vec<ToolCallRecord>) {
-        self.outbox.done(seq);
+        self.servers.outbox.done(seq);
     }
 
     /// An answer now, none yet (the client is parked), or a refusal.

@@ -152,6 +152,7 @@ fn fault_error(fault: &Fault) -> String {
         | Code::BadServerOutput
         | Code::RestartInProgress
         | Code::CircuitOpen
+        | Code::UpstreamUnavailable
         | Code::StoreUnavailable
         | Code::Unavailable
         | Code::Overloaded

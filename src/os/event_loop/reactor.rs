@@ -16,6 +16,7 @@ use crate::core::Core;
 use crate::core::contract::{Input, Now, Output};
 use crate::ids::{ConnId, InstanceId};
 use crate::limits::{ACCEPT_PAUSE, ACCEPTS_AT_ONCE, HOLD, LAST_ANSWERS};
+use crate::model::endpoint::{LinkFault, LinkFaultKind};
 use crate::model::instance::ExitCause;
 use crate::model::status::Usage;
 use crate::os::children::database::Database;
@@ -210,6 +211,8 @@ impl Reactor {
             EventSource::Signals => self.signalled(now),
             // What is due is looked for in every turn.
             EventSource::Alarm => self.alarm.rang(),
+            // Nothing of the core connects to other servers, so that none is registered.
+            EventSource::Outgoing(_) => {}
             EventSource::Threads => self.threads_rang(now),
             EventSource::Port(token) => {
                 let with = (self.poll.registry(), &mut self.shares, now);
@@ -408,6 +411,12 @@ impl Reactor {
                         self.core.handle(Input::LaunchFailed { instance, why }, now);
                     }
                 }
+                Output::Connect { instance, server: _, endpoint: _ } => {
+                    let why = LinkFault::new(LinkFaultKind::Invalid, "this daemon reaches no external servers");
+                    self.core.handle(Input::LinkLost { instance, why }, now);
+                }
+                // Of connections, and there is none.
+                Output::Negotiated { .. } | Output::MirrorParams { .. } => {}
                 Output::Knock { instance } => self.instances.ports.knock(instance, now),
                 Output::Write { instance, bytes, call } => {
                     let with = (self.poll.registry(), &mut self.shares, now);

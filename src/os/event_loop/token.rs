@@ -1,7 +1,7 @@
 //! What an epoll event is about, packed into mio's token: a kind in the low bits and an id above them. Ids are never
 //! reused, so an event of something that is closed finds nothing.
 
-use crate::ids::{ConnId, InstanceId, PullId};
+use crate::ids::{ConnId, InstanceId, OutgoingId, PullId};
 use mio::Token;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub enum EventSource {
     Pair(u64),
     /// The next deadline.
     Alarm,
+    /// A connection to another server.
+    Outgoing(OutgoingId),
 }
 
 const KIND_BITS: u32 = 4;
@@ -42,6 +44,7 @@ impl EventSource {
             EventSource::Port(number) => (8, number),
             EventSource::Alarm => (9, 0),
             EventSource::Pair(number) => (10, number),
+            EventSource::Outgoing(id) => (11, id.0),
         };
         Token((id << KIND_BITS | kind) as usize)
     }
@@ -60,6 +63,7 @@ impl EventSource {
             8 => EventSource::Port(id),
             9 => EventSource::Alarm,
             10 => EventSource::Pair(id),
+            11 => EventSource::Outgoing(OutgoingId(id)),
             other => unreachable!("no source registers kind {other}"),
         }
     }
@@ -82,6 +86,7 @@ mod tests {
             EventSource::Pull(PullId(10)),
             EventSource::Port(10),
             EventSource::Pair(11),
+            EventSource::Outgoing(OutgoingId(12)),
         ];
         for source in all {
             assert_eq!(EventSource::of(source.token()), source);

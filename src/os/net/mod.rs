@@ -1,9 +1,10 @@
-//! Connections: clients of the API, published ports and relays, and who holds how much of them.
+//! Connections: clients of the API, published ports and relays, other servers, and who holds how much of them.
 
 pub mod client;
 pub mod clients;
 pub mod descriptors;
 pub mod holding;
+pub mod outgoing;
 pub mod pairs;
 pub mod ports;
 pub mod proxy;

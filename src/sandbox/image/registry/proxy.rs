@@ -70,6 +70,11 @@ impl Proxy {
         Ok(Proxy { host: url.host, port: url.port, authorization })
     }
 
+    /// The value of `Proxy-Authorization`.
+    pub fn authorization(&self) -> Option<&str> {
+        self.authorization.as_deref()
+    }
+
     /// With its end; nothing if it wants none.
     pub fn authorization_line(&self) -> String {
         self.authorization.as_ref().map(|value| format!("Proxy-Authorization: {value}\r\n")).unwrap_or_default()
