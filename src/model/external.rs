@@ -5,8 +5,9 @@
 use crate::ids::Uuid;
 use crate::limits::NAME_MAX;
 use crate::model::definition::Health;
+pub use crate::model::endpoint::Transport as RemoteTransport;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -147,15 +148,6 @@ pub struct Remote {
     /// The path of a file with certificates that are trusted beside the system's.
     pub tls_ca: Option<String>,
     pub auth: Option<ClientCredentials>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RemoteTransport {
-    /// Streamable HTTP.
-    Http,
-    /// The pair of 2024-11-05.
-    Sse,
-    WebSocket,
 }
 
 impl Target {
@@ -314,14 +306,6 @@ impl From<&StoredSecret> for SecretView {
 /// The secrets of one project, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Secrets(pub BTreeMap<String, SecretValue>);
-
-/// Names that a text mentions and that nobody has stored.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MissingSecrets {
-    pub names: BTreeSet<String>,
-    /// Why one of them cannot be opened, if it is there after all.
-    pub unreadable: Option<String>,
-}
 
 // --- records ----------------------------------------------------------------------------------------------------------
 

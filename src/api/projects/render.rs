@@ -222,3 +222,37 @@ pub fn calls(calls: &[ToolCallRecord]) -> Vec<Value> {
     }
     shown
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::backlog::Shared;
+
+    fn told(result: &str, format: ResultFormat) -> Value {
+        serde_json::from_slice(&tool_result(result.as_bytes().to_vec(), format)).unwrap()
+    }
+
+    /// Seed 003, "Error surfacing and formatting".
+    #[test]
+    fn a_result_comes_as_it_is_or_as_text_and_an_error_beside_it() {
+        let exact = r#"{"n": 1.50e1, "structuredContent":{"a":1}}"#;
+        let body = tool_result(exact.as_bytes().to_vec(), ResultFormat::Json);
+        assert_eq!(String::from_utf8(body).unwrap(), format!(r#"{{"result":{exact},"error":null}}"#));
+        assert_eq!(told(exact, ResultFormat::Text), json!({"result": "a: 1", "error": null}));
+        let failed = r#"{"isError":true,"structuredContent":{"message":"no","code":"E","retriable":"false"}}"#;
+        let error = json!({"code": "tool_error", "message": "no (code=E retriable=false)",
+            "data": {"cause": {"message": "no", "code": "E", "retriable": "false"}}});
+        assert_eq!(told(failed, ResultFormat::Json)["error"], error);
+        let text = told(failed, ResultFormat::Text);
+        assert_eq!((&text["error"], text["result"].is_string()), (&error, true));
+    }
+
+    #[test]
+    fn a_tool_says_whose_it_is_and_cannot_say_that_it_is_anothers() {
+        let bytes: std::sync::Arc<[u8]> = (*br#"{"name":"a:b","server":"other","n":1.0}"#).into();
+        let tool = ProjectTool { server: "mine".into(), tool: Shared { bytes, from: 0 } };
+        let body = String::from_utf8(tools(&[tool.clone(), tool], &[])).unwrap();
+        let one = r#"{"server":"mine","name":"a:b","n":1.0}"#;
+        assert_eq!(body, format!(r#"{{"tools":[{one},{one}],"unavailable":[]}}"#));
+    }
+}

@@ -1,5 +1,6 @@
 //! What is registered: definitions, what the operator wants, and how changes become durable.
 
+pub mod call_records;
 pub mod changes;
 pub mod decisions;
 pub mod outbox;
