@@ -634,6 +634,45 @@ pub const YAML_KEY_MAX: usize = 1000;
 pub const YAML_GROWTH_MAX: usize = 4;
 pub const YAML_GROWTH_FREE: usize = 64 * KIB;
 
+// --- projects -----------------------------------------------------------------------------------------------------------
+
+/// External servers of all projects, and of one.
+pub const EXTERNALS_MAX: usize = 4096;
+pub const EXTERNALS_PER_PROJECT: usize = 256;
+pub const EXTERNAL_IN_FLIGHT_DEFAULT: u32 = 16;
+pub const DESCRIPTION_MAX: usize = 4 * KIB;
+pub const URL_MAX: usize = 4 * KIB;
+pub const EXTERNAL_HEADERS_MAX: usize = 32;
+pub const HEADER_VALUE_MAX: usize = 8 * KIB;
+pub const BREAKER_ATTEMPTS: RangeInclusive<u32> = 1..=1000;
+/// The configuration of one external server, as JSON.
+pub const STORED_EXTERNAL_MAX: usize = BODY_MAX;
+/// Secrets of all projects, and of one; a name, and a value.
+pub const SECRETS_MAX: usize = 16 * 1024;
+pub const SECRETS_PER_PROJECT: usize = 1024;
+pub const SECRET_NAME_MAX: usize = 128;
+pub const SECRET_VALUE_MAX: usize = 64 * KIB;
+/// A sealed value, as text.
+pub const STORED_SECRET_MAX: usize = 2 * SECRET_VALUE_MAX;
+/// One text with its secrets filled in.
+pub const FILLED_MAX: usize = 128 * KIB;
+/// A tool's name, and the id of a run.
+pub const TOOL_NAME_MAX: usize = KIB;
+pub const RUN_ID_MAX: usize = 256;
+/// Arguments that are recorded; longer ones are left out, and their length is kept.
+pub const RECORD_ARGUMENTS_MAX: usize = 64 * KIB;
+/// Records that wait for the store, and what they may hold; those beyond are dropped and counted.
+pub const RECORDS_WAITING_MAX: usize = 8 * 1024;
+pub const RECORDS_WAITING_BYTES: usize = 32 * MIB;
+/// Records of one write.
+pub const RECORDS_BATCH: usize = 256;
+pub const RECORDS_BATCH_BYTES: usize = 4 * MIB;
+pub const RECORDS_KEEP_DAYS_DEFAULT: u32 = 30;
+/// Records of one answer, and the arguments that are shown in it.
+pub const CALLS_LIMIT_DEFAULT: usize = 100;
+pub const CALLS_LIMIT_MAX: usize = 1000;
+pub const CALLS_SHOWN_ARGUMENTS_MAX: usize = 8 * MIB;
+
 // --- sealing ----------------------------------------------------------------------------------------------------------
 
 /// One value that is sealed: an environment, at most.

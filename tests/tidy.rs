@@ -76,7 +76,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("wire", &["model", "wire"]),
     ("api", &["model", "wire", "api"]),
     ("core", &["model", "wire", "api", "core"]),
-    ("store", &["model", "wire", "api", "store"]),
+    ("store", &["model", "wire", "api", "store", "sealing"]),
     ("sandbox", &["model", "wire", "api", "sandbox", "config"]),
 ];
 const BASE: &[&str] = &["ids", "limits", "shares", "allowance"];

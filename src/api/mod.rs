@@ -6,6 +6,7 @@ pub mod definition;
 pub mod import;
 pub mod mcp;
 pub mod openapi;
+pub mod projects;
 pub mod request;
 pub mod response;
 pub mod rest;

@@ -3,6 +3,7 @@
 
 use crate::ids::{EventId, ServerId, SessionId};
 use crate::model::definition::Definition;
+use crate::model::external::{CallFilter, ExternalId, ExternalSpec, ProjectId, Secret};
 use crate::wire::json::Json;
 use crate::wire::jsonrpc::Message;
 use std::borrow::Cow;
@@ -39,6 +40,59 @@ pub enum Ask<'a> {
     TokenCreate { name: String, scopes: Vec<String>, servers: Vec<String> },
     TokenList,
     TokenRevoke { name: String },
+    Project { project: ProjectId, ask: ProjectAsk<'a> },
+}
+
+/// What is asked of one project.
+#[rustfmt::skip] // one line a word
+#[derive(Debug)]
+pub enum ProjectAsk<'a> {
+    Servers,
+    Server { server: ExternalRef },
+    Create { spec: Box<ExternalSpec> },
+    /// Merged by `api::projects::merge`.
+    Patch { server: ExternalRef, change: Box<Change> },
+    Delete { server: ExternalRef },
+    Connect { server: ExternalRef },
+    Disconnect { server: ExternalRef },
+    Unload,
+    SecretPut { name: String, value: Secret },
+    SecretDelete { name: String },
+    Secrets,
+    /// All servers that the product has from here on.
+    Manifest { product: String, servers: Vec<ExternalSpec> },
+    Tools,
+    CallTool(Box<ToolCall<'a>>),
+    Calls(CallFilter),
+    /// All servers of the project at once.
+    Mcp(McpAsk<'a>),
+}
+
+/// `:id` of an external server: a UUID or a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ExternalRef {
+    Id(ExternalId),
+    Name(String),
+}
+
+/// `POST /mcp/tools/call`.
+#[derive(Debug)]
+pub struct ToolCall<'a> {
+    pub tool: String,
+    /// A JSON object as the client wrote it.
+    pub arguments: Option<Json<'a>>,
+    /// The name or id of a server of the project, external or hosted.
+    pub server: Option<String>,
+    pub timeout_ms: Option<u64>,
+    pub format: ResultFormat,
+    pub run_id: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResultFormat {
+    Json,
+    /// `result` is one string.
+    Text,
 }
 
 /// What an MCP client does at an endpoint, once the rules of HTTP are satisfied.

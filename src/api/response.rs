@@ -1,8 +1,9 @@
 //! What clients get, before it becomes an HTTP response: one word for every kind of answer, and the events of a stream.
 
-use crate::api::request::LogFormat;
+use crate::api::request::{LogFormat, ResultFormat};
 use crate::ids::{EventId, SessionId};
 use crate::model::definition::Definition;
+use crate::model::external::{ExternalView, ProjectId, SecretView, ToolCallRecord};
 use crate::model::fault::Fault;
 use crate::model::log::LogEntry;
 use crate::model::news::News;
@@ -45,7 +46,51 @@ pub enum Answer {
     TokenCreated { token: Token, secret: String },
     Tokens(Vec<Token>),
     TokenRevoked,
+    ExternalCreated(Box<ExternalView>),
+    External(Box<ExternalView>),
+    Externals(Vec<ExternalView>),
+    /// The links that were ended.
+    Unloaded { links: usize },
+    SecretStored(SecretView),
+    Secrets(Vec<SecretView>),
+    SecretDeleted,
+    Manifest { project: ProjectId, product: String, entries: Vec<ManifestEntry> },
+    ProjectTools { tools: Vec<ProjectTool>, unavailable: Vec<UnavailableServer> },
+    /// The server's own result of `tools/call`, byte for byte.
+    ToolResult { result: Vec<u8>, format: ResultFormat },
+    Calls(Vec<ToolCallRecord>),
     Refused(Fault),
+}
+
+/// What a manifest has done to one server.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ManifestEntry {
+    pub name: String,
+    pub action: ManifestAction,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ManifestAction {
+    Created,
+    Changed,
+    /// It keeps its link.
+    Unchanged,
+    Removed,
+}
+
+/// A tool of a server of a project.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProjectTool {
+    pub server: Arc<str>,
+    /// The object that the server gave, byte for byte.
+    pub tool: Shared,
+}
+
+/// A server of a project whose tools cannot be told.
+#[derive(Clone, Debug, PartialEq)]
+pub struct UnavailableServer {
+    pub server: String,
+    pub why: Fault,
 }
 
 /// What goes over an event stream, before it becomes text.

@@ -33,8 +33,8 @@ impl<'a> ToolError<'a> {
         Some(ToolError { message, cause })
     }
 
-    /// The whole answer to whoever called the tool.
-    pub fn body(&self, result: Json<'_>) -> String {
+    /// The whole answer to whoever called the tool; `result` is the JSON that it is told as.
+    pub fn body(&self, result: &str) -> String {
         let message = serde_json::Value::from(self.message.as_str());
         let data = self.cause.map_or("{}".to_string(), |cause| format!(r#"{{"cause":{cause}}}"#));
         format!(r#"{{"result":{result},"error":{{"code":"tool_error","message":{message},"data":{data}}}}}"#)
@@ -244,14 +244,14 @@ mod tests {
         let text = r#"{ "isError":true, "structuredContent": {"message":"a \"b\"" } }"#;
         let result = Json::of(text).unwrap();
         let error = ToolError::of(result).unwrap();
-        let body = error.body(result);
+        let body = error.body(result.get());
         assert!(body.starts_with(&format!("{{\"result\":{text},\"error\":")), "{body}");
         let read: serde_json::Value = serde_json::from_str(&body).unwrap();
         assert_eq!(read["error"]["code"], "tool_error");
         assert_eq!(read["error"]["message"], "a \"b\"");
         assert_eq!(read["error"]["data"]["cause"]["message"], "a \"b\"");
         let bare = Json::of(r#"{"isError":true}"#).unwrap();
-        let read: serde_json::Value = serde_json::from_str(&ToolError::of(bare).unwrap().body(bare)).unwrap();
+        let read: serde_json::Value = serde_json::from_str(&ToolError::of(bare).unwrap().body(bare.get())).unwrap();
         assert_eq!(read["error"]["data"], serde_json::json!({}));
     }
 

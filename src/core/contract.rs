@@ -9,6 +9,7 @@ use crate::api::response::{Answer, StreamEvent};
 use crate::ids::{CallId, ConnId, InstanceId, PullId, ServerId, StoreSeq};
 use crate::model::definition::{Definition, PullPolicy};
 use crate::model::endpoint::{Endpoint, LinkFault, ParamHeaders};
+use crate::model::external::ToolCallRecord;
 use crate::model::fault::Fault;
 use crate::model::instance::{Exit, LaunchFault, PullStep, StopSignal};
 use crate::model::log::LogEntry;
@@ -42,6 +43,8 @@ pub enum Input<'a> {
     StoreOpened { snapshot: Option<Box<Snapshot>> },
     StoreLost { why: String },
     StoreDone { seq: StoreSeq, outcome: StoreOutcome },
+    /// What `StoreOp::ReadCalls` has asked for, newest first.
+    CallsRead { seq: StoreSeq, calls: Vec<ToolCallRecord> },
     /// As `KeepDecisions` wanted, or why they are not on disk.
     DecisionsKept { version: u64, outcome: Result<(), String> },
 

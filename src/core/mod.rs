@@ -138,6 +138,7 @@ impl Core {
             Input::StoreOpened { snapshot } => self.store_opened(snapshot),
             Input::StoreLost { why } => self.store_lost(&why),
             Input::StoreDone { seq, outcome } => self.store_done(seq, outcome),
+            Input::CallsRead { seq, calls } => self.calls_read(seq, calls),
             Input::DecisionsKept { version, outcome } => self.decisions_kept(version, outcome),
             Input::Asked { conn, who, ask } => self.asked(conn, &who, ask),
             Input::ClientGone { conn } => self.client_gone(conn),

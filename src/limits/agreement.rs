@@ -49,3 +49,5 @@ const _: () = assert!(RELAY_SILENCE_MAX.as_secs() < ANSWER_TIMEOUT.as_secs());
 const _: () = assert!(SHARE_MEMORY.server > LINE_MAX + 2 * BODY_MAX, "one call in and one answer out always fit");
 const _: () = assert!(SERVER_WORK.at_once < SERVER_WORK.most && SERVER_LOG.at_once <= SERVER_LOG.most);
 const _: () = assert!(STDIN_OWED_MAX < STDIN_BACKLOG_MAX);
+const _: () = assert!(RECORD_ARGUMENTS_MAX < RECORDS_BATCH_BYTES && RECORDS_BATCH_BYTES < RECORDS_WAITING_BYTES);
+const _: () = assert!(SECRET_VALUE_MAX < SEALED_MAX && SECRET_VALUE_MAX < FILLED_MAX);

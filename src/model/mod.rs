@@ -3,6 +3,7 @@
 
 pub mod definition;
 pub mod endpoint;
+pub mod external;
 pub mod fault;
 pub mod instance;
 pub mod log;

@@ -3,6 +3,7 @@
 
 use crate::ids::ServerId;
 use crate::model::definition::Definition;
+use crate::model::external::{CallFilter, ExternalId, ExternalServer, ProjectId, StoredSecret, ToolCallRecord};
 use crate::model::fault::Fault;
 use crate::model::status::{LastCrash, Status};
 use serde::{Deserialize, Serialize};
@@ -16,6 +17,9 @@ pub struct Snapshot {
     pub tokens: Vec<(uuid::Uuid, Token)>,
     /// Servers that were deleted with their volumes, whose volumes may still be there.
     pub volume_removals: Vec<(ServerId, String)>,
+    /// Those that break a rule are left out, and the log says why.
+    pub externals: Vec<ExternalServer>,
+    pub secrets: Vec<StoredSecret>,
 }
 
 /// A row that may not be started. What could be read of it is shown; a PATCH can put it right.
@@ -100,6 +104,22 @@ pub enum StoreOp {
     /// Also over one of the same name: the admin token of a data directory that is new.
     InsertToken { id: uuid::Uuid, token: Token },
     DeleteToken { name: String },
+
+    // --- projects
+    /// A new one, or another version of one that is there. `Taken`: its name is another's in the project.
+    PutExternal(Box<ExternalServer>),
+    /// Also of one that is not there.
+    DeleteExternal { id: ExternalId },
+    /// In one transaction: these are all rows that the product has in the project from here on.
+    ReplaceProduct { project: ProjectId, product: String, servers: Vec<ExternalServer> },
+    /// Also over one of the same name.
+    PutSecret(StoredSecret),
+    DeleteSecret { project: ProjectId, name: String },
+    /// Also of records that are there already: their fate was unknown.
+    InsertCalls(Vec<ToolCallRecord>),
+    DeleteCallsBefore { unix_ms: u64 },
+    /// Answered by `Input::CallsRead`, unless it fails.
+    ReadCalls { project: ProjectId, filter: CallFilter },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,7 +5,9 @@
 pub mod cluster;
 pub mod migrate;
 pub mod premises;
+pub mod projects;
 pub mod reach;
 pub mod rows;
+pub mod seals;
 pub mod sql;
 pub mod thread;

@@ -15,6 +15,8 @@ use crate::model::definition::Definition;
 use crate::model::fault::Fault;
 use crate::model::records::{Snapshot, StoredServer, StoredStatus, Token, UnfitServer};
 use crate::model::status::{LastCrash, Status};
+use crate::store::projects;
+use crate::store::seals::Seals;
 use postgres::fallible_iterator::FallibleIterator;
 use postgres::{Client, IsolationLevel, Row, Transaction};
 
@@ -54,10 +56,9 @@ fn select_removals() -> String {
     )
 }
 
-pub fn load(client: &mut Client) -> Result<Snapshot, postgres::Error> {
+pub fn load(client: &mut Client, seals: &mut Seals) -> Result<Snapshot, postgres::Error> {
     let mut tx = client.build_transaction().isolation_level(IsolationLevel::RepeatableRead).read_only(true).start()?;
-    let mut snapshot =
-        Snapshot { servers: Vec::new(), unfit: Vec::new(), tokens: Vec::new(), volume_removals: Vec::new() };
+    let mut snapshot = Snapshot::default();
     each(&mut tx, &select_servers(), SERVERS_MAX, "kb.agent_workspaces", |row| match server_of(row) {
         Ok(Ok(server)) => snapshot.servers.push(server),
         Ok(Err(unfit)) => snapshot.unfit.push(unfit),
@@ -73,12 +74,13 @@ pub fn load(client: &mut Client) -> Result<Snapshot, postgres::Error> {
             (Err(why), _) | (_, Err(why)) => log::error!("store: a row of kb.volume_removals is left out: {why}"),
         }
     })?;
+    projects::load(&mut tx, seals, &mut snapshot)?;
     tx.commit()?;
     Ok(snapshot)
 }
 
 /// One row at a time: all of them at once might be more than fits.
-fn each(
+pub fn each(
     tx: &mut Transaction<'_>,
     query: &str,
     most: usize,
@@ -203,11 +205,11 @@ fn token_of(row: &Row) -> Result<(Uuid, Token), String> {
 
 // --- columns --------------------------------------------------------------------------------------------------------
 
-fn column<'r, T: postgres::types::FromSql<'r>>(row: &'r Row, index: usize) -> Result<T, String> {
+pub fn column<'r, T: postgres::types::FromSql<'r>>(row: &'r Row, index: usize) -> Result<T, String> {
     row.try_get(index).map_err(|e| format!("column {}: {e}", index + 1))
 }
 
-fn text(row: &Row, index: usize) -> Option<String> {
+pub fn text(row: &Row, index: usize) -> Option<String> {
     row.try_get::<_, Option<String>>(index).ok().flatten()
 }
 
@@ -219,7 +221,7 @@ fn row_name(row: &Row) -> String {
     }
 }
 
-fn unsigned(n: Option<i64>) -> u64 {
+pub fn unsigned(n: Option<i64>) -> u64 {
     n.and_then(|n| u64::try_from(n).ok()).unwrap_or(0)
 }
 

@@ -5,6 +5,8 @@
 use crate::model::definition::{Definition, Source};
 use crate::model::records::{StoreOp, StoredServer, StoredStatus};
 use crate::model::status::LastCrash;
+use crate::store::projects;
+use crate::store::seals::Seals;
 use postgres::GenericClient;
 use postgres::error::SqlState;
 use postgres::types::{Json, ToSql, Type};
@@ -90,11 +92,11 @@ const INSERT_TOKEN: &str = "
 
 const DELETE_TOKEN: &str = "DELETE FROM kb.api_tokens WHERE name = $1";
 
-type Param<'a> = (&'a (dyn ToSql + Sync), Type);
+pub type Param<'a> = (&'a (dyn ToSql + Sync), Type);
 
 /// Does one operation, by itself or as a part of the caller's transaction. By `execute_typed` throughout: one round trip,
 /// and unlike `execute` the client library does not log its parameters when someone turns on debugging.
-pub fn perform(db: &mut impl GenericClient, op: &StoreOp) -> Result<(), Trouble> {
+pub fn perform(db: &mut impl GenericClient, seals: &mut Seals, op: &StoreOp) -> Result<(), Trouble> {
     match op {
         StoreOp::InsertServer(server) => insert_server(db, server)?,
         StoreOp::UpdateServer { id, definition, desired_up } => {
@@ -145,6 +147,16 @@ pub fn perform(db: &mut impl GenericClient, op: &StoreOp) -> Result<(), Trouble>
         StoreOp::DeleteToken { name } => {
             db.execute_typed(DELETE_TOKEN, &[(name, Type::TEXT)])?;
         }
+        StoreOp::PutExternal(server) => projects::put_external(db, seals, server)?,
+        StoreOp::DeleteExternal { id } => projects::delete_external(db, *id)?,
+        StoreOp::ReplaceProduct { project, product, servers } => {
+            projects::replace_product(db, seals, project, product, servers)?;
+        }
+        StoreOp::PutSecret(secret) => projects::put_secret(db, seals, secret)?,
+        StoreOp::DeleteSecret { project, name } => projects::delete_secret(db, project, name)?,
+        StoreOp::InsertCalls(calls) => projects::insert_calls(db, calls)?,
+        StoreOp::DeleteCallsBefore { unix_ms } => projects::delete_calls(db, *unix_ms)?,
+        StoreOp::ReadCalls { .. } => unreachable!("the thread reads, and has nothing to perform"),
     }
     Ok(())
 }
@@ -180,7 +192,7 @@ fn desired(up: bool) -> &'static str {
     if up { "up" } else { "down" }
 }
 
-fn signed(n: u64) -> i64 {
+pub fn signed(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
@@ -196,7 +208,7 @@ fn last_error(status: &StoredStatus) -> Option<Cow<'_, str>> {
     status.last_error.as_deref().map(without_nul)
 }
 
-fn without_nul(text: &str) -> Cow<'_, str> {
+pub fn without_nul(text: &str) -> Cow<'_, str> {
     if text.contains('\0') { Cow::Owned(text.replace('\0', "\u{fffd}")) } else { Cow::Borrowed(text) }
 }
 

@@ -14,10 +14,13 @@ use crate::limits::{
     STORE_PROBE_IDLE, STORE_PROBE_WAIT, STORE_RETRY_MAX, STORE_RETRY_MIN, STORE_RETRY_YOUNG, STORE_STATEMENT_WAIT,
     STORE_WAIT,
 };
+use crate::model::external::ToolCallRecord;
 use crate::model::records::{Snapshot, StoreOp, StoreOutcome};
 use crate::store::migrate::{MIGRATIONS, migrate};
+use crate::store::projects;
 use crate::store::reach;
 use crate::store::rows;
+use crate::store::seals::Seals;
 use crate::store::sql::{self, Trouble, describe};
 use nix::sys::signal::{SigSet, SigmaskHow};
 use postgres::config::SslMode;
@@ -26,6 +29,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -47,6 +51,11 @@ pub enum StoreEvent {
         seq: StoreSeq,
         outcome: StoreOutcome,
     },
+    /// In the place of `Done`, for a question that was answered.
+    CallsRead {
+        seq: StoreSeq,
+        calls: Vec<ToolCallRecord>,
+    },
 }
 
 /// The loop's end.
@@ -60,7 +69,7 @@ impl Store {
     /// Starts the thread, which connects by itself. `wake` is called after each event; it must not block. The only
     /// error of the operator's making is a connection string that can never work, and it is not repeated in the error:
     /// it may hold a password.
-    pub fn spawn(conninfo: String, wake: impl Fn() + Send + 'static) -> io::Result<Store> {
+    pub fn spawn(conninfo: String, key_file: PathBuf, wake: impl Fn() + Send + 'static) -> io::Result<Store> {
         let config = configure(&conninfo)?;
         let (ops, ops_in) = sync_channel(STORE_CHANNEL);
         let (events_out, events) = sync_channel(STORE_CHANNEL);
@@ -69,6 +78,7 @@ impl Store {
             ops: ops_in,
             events: events_out,
             wake,
+            seals: Seals::new(key_file),
             taken: VecDeque::new(),
             started: Instant::now(),
             opened: false,
@@ -110,7 +120,7 @@ impl Store {
                     log::warn!("store: a last write is not stored: {why}");
                 }
                 Ok(StoreEvent::Done { outcome: StoreOutcome::Committed, .. }) => {}
-                Ok(StoreEvent::Opened { .. } | StoreEvent::Lost { .. }) => {}
+                Ok(StoreEvent::Opened { .. } | StoreEvent::Lost { .. } | StoreEvent::CallsRead { .. }) => {}
                 Err(RecvTimeoutError::Disconnected) => {
                     if thread.join().is_err() {
                         log::error!("store: its thread has panicked");
@@ -184,6 +194,7 @@ struct Worker<W> {
     ops: Receiver<(StoreSeq, StoreOp)>,
     events: SyncSender<StoreEvent>,
     wake: W,
+    seals: Seals,
     /// Taken from `ops` and not answered yet, oldest first.
     taken: VecDeque<(StoreSeq, StoreOp)>,
     started: Instant,
@@ -236,7 +247,7 @@ impl<W: Fn()> Worker<W> {
             None
         } else {
             migrate(&mut client, MIGRATIONS).map_err(|fault| Closed::NotFit(fault.to_string()))?;
-            Some(Box::new(rows::load(&mut client)?))
+            Some(Box::new(rows::load(&mut client, &mut self.seals)?))
         };
         set_up(&mut client, STORE_STATEMENT_WAIT)?;
         self.backend = Some(identify(&mut client)?);
@@ -298,14 +309,18 @@ impl<W: Fn()> Worker<W> {
     fn write(&mut self, client: &mut Client) -> Result<(), String> {
         while !self.taken.is_empty() {
             let run = self.taken.iter().take_while(|(_, op)| matches!(op, StoreOp::SaveStatus { .. })).count();
-            if run > 1 && write_together(client, self.taken.iter().take(run).map(|(_, op)| op))? {
+            if run > 1 && write_together(client, &mut self.seals, self.taken.iter().take(run).map(|(_, op)| op))? {
                 for _ in 0..run {
                     self.answer_first(StoreOutcome::Committed);
                 }
                 continue;
             }
+            if let StoreOp::ReadCalls { .. } = &self.taken[0].1 {
+                self.read_first(client)?;
+                continue;
+            }
             for _ in 0..run.max(1) {
-                let outcome = match sql::perform(client, &self.taken[0].1) {
+                let outcome = match sql::perform(client, &mut self.seals, &self.taken[0].1) {
                     Ok(()) => StoreOutcome::Committed,
                     Err(Trouble::Taken(why)) => StoreOutcome::Taken(why),
                     Err(Trouble::Refused(why)) => StoreOutcome::Rejected(why),
@@ -313,6 +328,21 @@ impl<W: Fn()> Worker<W> {
                 };
                 self.answer_first(outcome);
             }
+        }
+        Ok(())
+    }
+
+    /// A question has an answer of its own.
+    fn read_first(&mut self, client: &mut Client) -> Result<(), String> {
+        let Some((seq, StoreOp::ReadCalls { project, filter })) = self.taken.front() else { return Ok(()) };
+        match projects::read_calls(client, project, filter) {
+            Ok(calls) => {
+                let seq = *seq;
+                self.taken.pop_front();
+                self.tell(StoreEvent::CallsRead { seq, calls });
+            }
+            Err(Trouble::Taken(why) | Trouble::Refused(why)) => self.answer_first(StoreOutcome::Rejected(why)),
+            Err(Trouble::Failed(why)) => return Err(why),
         }
         Ok(())
     }
@@ -347,10 +377,14 @@ impl<W: Fn()> Worker<W> {
 }
 
 /// Status writes in one transaction. False: one of them was refused and none is done; they must go one by one.
-fn write_together<'o>(client: &mut Client, ops: impl Iterator<Item = &'o StoreOp>) -> Result<bool, String> {
+fn write_together<'o>(
+    client: &mut Client,
+    seals: &mut Seals,
+    ops: impl Iterator<Item = &'o StoreOp>,
+) -> Result<bool, String> {
     let mut tx = client.transaction().map_err(|e| describe(&e))?;
     for op in ops {
-        match sql::perform(&mut tx, op) {
+        match sql::perform(&mut tx, seals, op) {
             Ok(()) => {}
             Err(Trouble::Taken(_) | Trouble::Refused(_)) => {
                 return tx.rollback().map(|()| false).map_err(|e| describe(&e));

@@ -87,12 +87,7 @@ impl Stage {
             ended: BTreeSet::new(),
         };
         stage.handle(Input::Swept { providers: vec!["crun".to_string()], unusable: Vec::new() });
-        let snapshot = Box::new(Snapshot {
-            servers: Vec::new(),
-            unfit: Vec::new(),
-            tokens: Vec::new(),
-            volume_removals: Vec::new(),
-        });
+        let snapshot = Box::new(Snapshot::default());
         stage.handle(Input::StoreOpened { snapshot: Some(snapshot) });
         stage
     }

@@ -171,7 +171,7 @@ fn results_of_tools() {
     let told = |bytes: &[u8]| {
         let Ok(result) = Json::of(std::str::from_utf8(bytes).unwrap_or_default()) else { return };
         if let Some(error) = ToolError::of(result) {
-            black_box(error.body(result));
+            black_box(error.body(result.get()));
         }
         black_box(as_text(result));
     };

@@ -22,6 +22,7 @@ impl FakeStore {
             unfit: Vec::new(),
             volume_removals: self.volume_removals.iter().map(|(id, name)| (*id, name.clone())).collect(),
             tokens: self.tokens.values().map(|token| (uuid::Uuid::nil(), token.clone())).collect(),
+            ..Snapshot::default()
         }
     }
 
@@ -84,6 +85,14 @@ impl FakeStore {
             }
             StoreOp::InsertToken { token, .. } => _ = self.tokens.insert(token.name.clone(), token),
             StoreOp::DeleteToken { name } => _ = self.tokens.remove(&name),
+            StoreOp::PutExternal(_)
+            | StoreOp::DeleteExternal { .. }
+            | StoreOp::ReplaceProduct { .. }
+            | StoreOp::PutSecret(_)
+            | StoreOp::DeleteSecret { .. }
+            | StoreOp::InsertCalls(_)
+            | StoreOp::DeleteCallsBefore { .. }
+            | StoreOp::ReadCalls { .. } => return Err("this world has no projects".to_string()),
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 //! few lines of `Rig` in place of the reactor. Fails where PostgreSQL is missing. No process and no file stays behind.
 
 mod cluster;
+mod projects;
 mod rig;
 
 use nix::sys::signal::{Signal, kill};
@@ -33,8 +34,7 @@ fn every_operation_is_found_again_by_the_next_daemon() {
     let place = Place::new("roundtrip");
     let mut rig = Rig::start(&place);
     let mut desk = Desk::open(&rig.cluster.conninfo());
-    let empty = Snapshot { servers: vec![], unfit: vec![], tokens: vec![], volume_removals: vec![] };
-    assert_eq!(desk.opened(&mut rig), Some(empty));
+    assert_eq!(desk.opened(&mut rig), Some(Snapshot::default()));
 
     let (mut kept, gone) = (fresh("kept"), fresh("gone"));
     let host = StoredServer {
@@ -253,6 +253,7 @@ fn a_postmaster_killed_under_load_is_restarted_and_nothing_committed_is_lost() {
                         panic!("{why}")
                     }
                     StoreEvent::Lost { .. } => lost += 1,
+                    StoreEvent::CallsRead { .. } => panic!("nobody has asked"),
                     StoreEvent::Opened { snapshot } => {
                         assert!(snapshot.is_none(), "only the first time");
                         reopened += 1;
@@ -339,7 +340,7 @@ fn a_frozen_postgres_is_noticed_and_used_again_when_it_thaws() {
                     break;
                 }
                 StoreEvent::Lost { .. } => {}
-                other @ StoreEvent::Opened { .. } => panic!("{other:?}"),
+                other @ (StoreEvent::Opened { .. } | StoreEvent::CallsRead { .. }) => panic!("{other:?}"),
             }
         }
         assert!(begun.elapsed() < STORE_WAIT, "before the core gives up by itself: {:?}", begun.elapsed());

@@ -178,7 +178,10 @@ impl Desk {
     pub fn open(conninfo: &str) -> Desk {
         let wakes = Arc::new(AtomicUsize::new(0));
         let counter = wakes.clone();
-        let store = Store::spawn(conninfo.to_string(), move || {
+        // Beside the cluster, where it goes with the place.
+        let socket_dir = conninfo.split('\'').nth(1).expect("a directory");
+        let key_file = Path::new(socket_dir).with_file_name("secret.key");
+        let store = Store::spawn(conninfo.to_string(), key_file, move || {
             counter.fetch_add(1, Ordering::SeqCst);
         });
         Desk { store: store.unwrap(), seen: VecDeque::new(), wakes, next: 0 }
@@ -204,7 +207,7 @@ impl Desk {
                 StoreEvent::Opened { snapshot } => return snapshot.map(|boxed| *boxed),
                 // On a busy machine initdb may take long enough for that.
                 StoreEvent::Lost { .. } => {}
-                other @ StoreEvent::Done { .. } => panic!("not Opened: {other:?}"),
+                other @ (StoreEvent::Done { .. } | StoreEvent::CallsRead { .. }) => panic!("not Opened: {other:?}"),
             }
         }
     }

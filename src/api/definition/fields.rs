@@ -489,7 +489,7 @@ fn image_reference(text: &str) -> Result<String, String> {
 }
 
 /// The rule for names of environment variables.
-fn variable_name(text: &str) -> Result<String, String> {
+pub fn variable_name(text: &str) -> Result<String, String> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     if text.is_empty() || text.len() > PATH_MAX || text.as_bytes()[0].is_ascii_digit() || !text.bytes().all(allowed) {
         return Err("a variable's name is of A-Z, a-z, 0-9 and _, and does not begin with a digit".to_string());
@@ -517,7 +517,7 @@ fn user(text: &str) -> Result<String, String> {
 }
 
 /// From the root and normalised, so that what a path says is what it means.
-fn absolute_path(text: &str) -> Result<String, String> {
+pub fn absolute_path(text: &str) -> Result<String, String> {
     let normal = |part: &str| !matches!(part, "" | "." | "..") && !part.contains(char::is_control);
     let rest = text.strip_prefix('/').ok_or("expected a path that begins with /")?;
     if text.len() > PATH_MAX {

@@ -3,7 +3,7 @@
 
 pub mod asks;
 mod query;
-mod render;
+pub(in crate::api) mod render;
 
 pub use asks::Incoming;
 pub use render::{prove, refuse, render, render_log_event, write_news};

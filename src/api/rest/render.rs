@@ -5,6 +5,7 @@ use crate::api::auth::Tokens;
 use crate::api::auth::proof::Challenge;
 use crate::api::definition::stored;
 use crate::api::mcp::{self, EVENTS};
+use crate::api::projects::render as projects;
 use crate::api::request::LogFormat;
 use crate::api::response::Answer;
 use crate::api::route;
@@ -91,6 +92,21 @@ pub fn render(answer: Answer) -> Response {
             Response { headers, ..response(201, JSON, body) }
         }
         Answer::Tokens(tokens) => response(200, JSON, to_json(&tokens.iter().map(TokenObject::of).collect::<Vec<_>>())),
+        Answer::ExternalCreated(view) => projects::created(&view),
+        Answer::External(view) => response(200, JSON, to_json(&projects::external(&view))),
+        Answer::Externals(views) => {
+            response(200, JSON, to_json(&views.iter().map(projects::external).collect::<Vec<_>>()))
+        }
+        Answer::Unloaded { links } => response(200, JSON, to_json(&json!({ "links": links }))),
+        Answer::SecretStored(secret) => response(200, JSON, to_json(&projects::secret(&secret))),
+        Answer::Secrets(all) => response(200, JSON, to_json(&all.iter().map(projects::secret).collect::<Vec<_>>())),
+        Answer::SecretDeleted => response(204, "", Vec::new()),
+        Answer::Manifest { project, product, entries } => {
+            response(200, JSON, to_json(&projects::manifest(&project, &product, &entries)))
+        }
+        Answer::ProjectTools { tools, unavailable } => response(200, JSON, projects::tools(&tools, &unavailable)),
+        Answer::ToolResult { result, format } => response(200, JSON, projects::tool_result(result, format)),
+        Answer::Calls(calls) => response(200, JSON, to_json(&projects::calls(&calls))),
         Answer::Refused(fault) => refuse(&fault),
     }
 }
@@ -150,7 +166,7 @@ struct NewsObject<'a> {
     why: &'a str,
 }
 
-pub(super) fn response(status: u16, content_type: &'static str, body: Vec<u8>) -> Response {
+pub(in crate::api) fn response(status: u16, content_type: &'static str, body: Vec<u8>) -> Response {
     Response::new(status, content_type, body)
 }
 

@@ -3,7 +3,7 @@
 
 use crate::api::auth::{self};
 use crate::api::definition::{fields, patch};
-use crate::api::request::{Ask, Change, ServerRef};
+use crate::api::request::{Ask, Change, ProjectAsk, ServerRef};
 use crate::api::response::{Answer, StreamEvent};
 use crate::core::clients::parked::{Hand, WaitOn};
 use crate::core::contract::Output;
@@ -36,7 +36,7 @@ impl Core {
             self.effects.outputs.push_back(Output::Answer { conn, answer });
             return;
         }
-        let is_call = matches!(ask, Ask::Call { .. });
+        let is_call = matches!(ask, Ask::Call { .. } | Ask::Project { ask: ProjectAsk::CallTool(_), .. });
         let done = match self.phase {
             Phase::Running => self.dispatch(conn, who, ask),
             Phase::Booting { .. } => {
@@ -101,6 +101,7 @@ impl Core {
             Ask::TokenCreate { name, scopes, servers } => self.token_create(conn, name, scopes, servers).map(|()| None),
             Ask::TokenList => Ok(Some(Answer::Tokens(self.servers.tokens.list().cloned().collect()))),
             Ask::TokenRevoke { name } => self.token_revoke(conn, name).map(|()| None),
+            Ask::Project { project, ask } => self.project_asked(conn, who, &project, ask),
         }
     }
 
@@ -256,7 +257,8 @@ impl Core {
             | Ask::Ready
             | Ask::TokenCreate { .. }
             | Ask::TokenList
-            | Ask::TokenRevoke { .. } => None,
+            | Ask::TokenRevoke { .. }
+            | Ask::Project { .. } => None,
         }
     }
 

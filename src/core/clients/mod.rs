@@ -4,6 +4,7 @@ pub mod asks;
 pub mod log_ring;
 pub mod news;
 pub mod parked;
+pub mod project_asks;
 pub mod waiting;
 
 use crate::core::clients::news::Watcher;

@@ -4,6 +4,7 @@
 //! nothing is tried; whoever was told to wait is admitted or refused when the attempt they wait for has ended.
 
 use crate::limits::{LINK_SCHEDULE_MS, LINK_STABLE};
+pub use crate::model::external::{Breaker, LinkStatus as Status};
 use serde::{Deserialize, Serialize};
 
 /// What a row says of its link.
@@ -15,13 +16,6 @@ pub struct Rules {
     pub breaker: Option<Breaker>,
     /// For one attempt, from the name to the end of the handshake.
     pub startup_ms: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Breaker {
-    /// Attempts in a row that failed.
-    pub attempts: u32,
-    pub cooldown_ms: u64,
 }
 
 /// Of one link, counted from 1.
@@ -135,31 +129,6 @@ pub enum Refusal {
     },
     Disconnected,
     Disabled,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Status {
-    Idle,
-    Connecting,
-    Connected,
-    Reconnecting,
-    CircuitOpen,
-    Failed,
-    Disabled,
-}
-
-impl Status {
-    pub fn wire(self) -> &'static str {
-        match self {
-            Status::Idle => "idle",
-            Status::Connecting => "connecting",
-            Status::Connected => "connected",
-            Status::Reconnecting => "reconnecting",
-            Status::CircuitOpen => "circuit_open",
-            Status::Failed => "failed",
-            Status::Disabled => "disabled",
-        }
-    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

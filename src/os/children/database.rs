@@ -48,6 +48,7 @@ impl Database {
                 StoreEvent::Opened { snapshot } => Input::StoreOpened { snapshot },
                 StoreEvent::Lost { why } => Input::StoreLost { why },
                 StoreEvent::Done { seq, outcome } => Input::StoreDone { seq, outcome },
+                StoreEvent::CallsRead { seq, calls } => Input::CallsRead { seq, calls },
             };
             core.handle(input, now);
         }

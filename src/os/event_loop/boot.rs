@@ -156,7 +156,7 @@ fn prepare(config: &Config, file: Option<PathBuf>, filter: &'static LogFilter) -
         decisions,
         seed: random().map_err(failed("/dev/urandom"))?,
     });
-    let store = Store::spawn(conninfo, wake()).map_err(|e| e.to_string())?;
+    let store = Store::spawn(conninfo, config.data_dir.join("secret.key"), wake()).map_err(|e| e.to_string())?;
     let logs = LogFiles::spawn(&config.data_dir, wake()).map_err(failed("the directory for servers' logs"))?;
     let disk_reserve_bytes = match config.disk_reserve_bytes {
         Some(bytes) => bytes,

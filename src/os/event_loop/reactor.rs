@@ -529,6 +529,17 @@ impl Reactor {
             | Answer::TokenCreated { .. }
             | Answer::Tokens(_)
             | Answer::TokenRevoked
+            | Answer::ExternalCreated(_)
+            | Answer::External(_)
+            | Answer::Externals(_)
+            | Answer::Unloaded { .. }
+            | Answer::SecretStored(_)
+            | Answer::Secrets(_)
+            | Answer::SecretDeleted
+            | Answer::Manifest { .. }
+            | Answer::ProjectTools { .. }
+            | Answer::ToolResult { .. }
+            | Answer::Calls(_)
             | Answer::Refused(_) => {}
         }
         Some(answer)

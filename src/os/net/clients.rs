@@ -332,7 +332,9 @@ impl Clients {
             Answer::McpResult { .. } | Answer::McpList { .. } | Answer::Message { .. } => {
                 (false, crowded_message as fn(Short) -> Response)
             }
-            Answer::Result(_) | Answer::ServerError { .. } => (false, crowded_call as fn(Short) -> Response),
+            Answer::Result(_) | Answer::ServerError { .. } | Answer::ToolResult { .. } => {
+                (false, crowded_call as fn(Short) -> Response)
+            }
             Answer::Registered(_)
             | Answer::Status(_)
             | Answer::List(_)
@@ -346,6 +348,16 @@ impl Clients {
             | Answer::TokenCreated { .. }
             | Answer::Tokens(_)
             | Answer::TokenRevoked
+            | Answer::ExternalCreated(_)
+            | Answer::External(_)
+            | Answer::Externals(_)
+            | Answer::Unloaded { .. }
+            | Answer::SecretStored(_)
+            | Answer::Secrets(_)
+            | Answer::SecretDeleted
+            | Answer::Manifest { .. }
+            | Answer::ProjectTools { .. }
+            | Answer::Calls(_)
             | Answer::Refused(_) => (false, crowded_out as fn(Short) -> Response),
         };
         let Some(client) = self.map.get_mut(&id).filter(|client| client.doing != Doing::Closed) else { return };

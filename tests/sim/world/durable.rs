@@ -210,7 +210,15 @@ impl World {
             StoreOp::SetDesired { .. }
             | StoreOp::SaveStatus { .. }
             | StoreOp::InsertToken { .. }
-            | StoreOp::DeleteToken { .. } => return,
+            | StoreOp::DeleteToken { .. }
+            | StoreOp::PutExternal(_)
+            | StoreOp::DeleteExternal { .. }
+            | StoreOp::ReplaceProduct { .. }
+            | StoreOp::PutSecret(_)
+            | StoreOp::DeleteSecret { .. }
+            | StoreOp::InsertCalls(_)
+            | StoreOp::DeleteCallsBefore { .. }
+            | StoreOp::ReadCalls { .. } => return,
         };
         self.touch(&name);
         if let Some(definition) = self.definitions.get_mut(&name) {
