@@ -595,6 +595,28 @@ pub const ADDRESS_TIMEOUT: Duration = Duration::from_secs(4);
 pub const LOOKUPS_AT_ONCE: usize = 64;
 pub const LOOKUPS_WAITING_MAX: usize = OUTGOING_MAX;
 pub const LOOKUP_STACK: usize = 512 * KIB;
+/// Connections of one link at once: one for each call that is being answered, and one to listen on.
+pub const LINK_CONNECTIONS_MAX: usize = 32;
+/// Those of them that are kept for the next call, and for how long: less than the five seconds after which common servers
+/// close them, so that a call seldom goes to a connection that is being closed.
+pub const LINK_IDLE_CONNECTIONS_MAX: usize = 4;
+pub const LINK_IDLE_CONNECTION: Duration = Duration::from_secs(4);
+/// For the answer to a notification, and to the end of a session.
+pub const LINK_ANSWER_WAIT: Duration = Duration::from_secs(15);
+pub const LINK_GOODBYE_WAIT: Duration = Duration::from_secs(2);
+/// Redirects of one message, within the origin.
+pub const LINK_REDIRECTS_MAX: u8 = 3;
+/// Before a stream is resumed, where the server does not say; the longest wait it may ask for; and how often in a row without
+/// an event in between.
+pub const LINK_RESUME: Duration = Duration::from_secs(1);
+pub const LINK_RESUME_MAX: Duration = Duration::from_secs(60);
+pub const LINK_RESUMES_MAX: u32 = 5;
+/// What is read of an answer that says no.
+pub const LINK_REFUSAL_MAX: usize = 64 * KIB;
+pub const LINK_SESSION_MAX: usize = KIB;
+pub const LINK_RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
+/// A stream whose call is answered is to end by itself in this time.
+pub const LINK_STREAM_END: Duration = Duration::from_secs(1);
 /// A file of authorities.
 pub const TLS_CA_MAX: u64 = MIB as u64;
 /// Before the attempts to bring a link up again; the last one again and again.

@@ -4,5 +4,6 @@
 pub mod children;
 pub mod event_loop;
 pub mod instances;
+pub mod links;
 pub mod logs;
 pub mod net;

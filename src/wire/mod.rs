@@ -14,6 +14,7 @@ pub mod lines;
 #[cfg(test)]
 pub mod mutation;
 pub mod relay;
+pub mod remote;
 pub mod sse;
 mod target;
 pub mod times;

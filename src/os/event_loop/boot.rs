@@ -22,15 +22,19 @@ use crate::os::event_loop::timer::Alarm;
 use crate::os::event_loop::token::EventSource;
 use crate::os::instances::meter::Meter;
 use crate::os::instances::{Instances, LaunchSettings};
+use crate::os::links::Links;
 use crate::os::logs::files::LogFiles;
 use crate::os::logs::filter::LogFilter;
 use crate::os::net::client::Socket;
 use crate::os::net::clients::Clients;
 use crate::os::net::descriptors::Descriptors;
+use crate::os::net::outgoing::Outgoing;
+use crate::os::net::outgoing::resolver::system_lookup;
 use crate::os::net::unix_socket;
 use crate::sandbox::container::plan::{Layout, Networking, Runtime, default_reserve_bytes};
 use crate::sandbox::host::cgroup::Hierarchies;
 use crate::sandbox::host::probe;
+use crate::sandbox::image::registry::proxy::Proxies;
 use crate::shares::{Owner, Resource, Shares};
 use crate::store::cluster::Cluster;
 use crate::store::premises;
@@ -61,6 +65,7 @@ pub struct Boot {
     pub shares: Shares,
     pub children: Children,
     pub instances: Instances,
+    pub links: Links,
     pub pulls: PullChildren,
     pub database: Database,
     pub pending: Pending,
@@ -168,6 +173,10 @@ fn prepare(config: &Config, file: Option<PathBuf>, filter: &'static LogFilter) -
     };
     let lookups = Lookups::spawn(places, wake()).map_err(failed("the look-up thread"))?;
 
+    let proxies = Proxies::of(|name| std::env::var(name).ok())?;
+    let outgoing = Outgoing::new(proxies, system_lookup(), Arc::new(wake()));
+    let links = Links::new(outgoing, random().map_err(failed("/dev/urandom"))?);
+
     let pulls = PullChildren::new(layout.clone(), config.registries());
     let boot_id = format!("{:08x}", u32::from_le_bytes(seed[..4].try_into().expect("4 of 32")));
     let settings = LaunchSettings {
@@ -194,6 +203,7 @@ fn prepare(config: &Config, file: Option<PathBuf>, filter: &'static LogFilter) -
         probes,
         children,
         instances,
+        links,
         pulls,
         database: Database::new(store, cluster),
         pending,

@@ -16,7 +16,6 @@ use crate::core::Core;
 use crate::core::contract::{Input, Now, Output};
 use crate::ids::{ConnId, InstanceId};
 use crate::limits::{ACCEPT_PAUSE, ACCEPTS_AT_ONCE, HOLD, LAST_ANSWERS};
-use crate::model::endpoint::{LinkFault, LinkFaultKind};
 use crate::model::instance::ExitCause;
 use crate::model::status::Usage;
 use crate::os::children::database::Database;
@@ -34,10 +33,12 @@ use crate::os::event_loop::signals::Signals;
 use crate::os::event_loop::timer::Alarm;
 use crate::os::event_loop::token::EventSource;
 use crate::os::instances::Instances;
+use crate::os::links::{LinkEvent, Links};
 use crate::os::logs::files::LogFiles;
 use crate::os::net::clients::{Clients, LookedUp};
 use crate::sandbox::host::probe;
 use crate::shares::Shares;
+use crate::wire::lines::Line;
 use mio::event::Event;
 use mio::{Events, Poll};
 use std::io;
@@ -64,6 +65,7 @@ pub struct Reactor {
     /// Who each pid is.
     children: Children,
     instances: Instances,
+    links: Links,
     pulls: PullChildren,
     database: Database,
     pending: Pending,
@@ -104,6 +106,7 @@ impl Reactor {
             shares: boot.shares,
             children: boot.children,
             instances: boot.instances,
+            links: boot.links,
             pulls: boot.pulls,
             database: boot.database,
             pending: boot.pending,
@@ -143,6 +146,7 @@ impl Reactor {
                 self.woke(event, now);
             }
             self.pass_deadlines(now);
+            self.hear_links(now);
             self.perform(now);
             // Whatever was done of late, a token may be gone by now.
             self.instances.ports.pairs.end_revoked(self.core.tokens(), &mut self.shares, now);
@@ -166,7 +170,11 @@ impl Reactor {
         if !self.unaccepted.is_empty() {
             return Ok(Some(Duration::ZERO));
         }
-        if self.clients.has_runnable() || self.instances.ports.has_runnable() || self.core.has_output() {
+        if self.clients.has_runnable()
+            || self.instances.ports.has_runnable()
+            || self.core.has_output()
+            || self.links.has_runnable()
+        {
             return Ok(Some(Duration::ZERO));
         }
         if self.clients.has_large() || self.instances.has_large() {
@@ -181,6 +189,7 @@ impl Reactor {
             self.notify.next_deadline(),
             self.held_answers.next_deadline(),
             self.instances.next_deadline(),
+            self.links.next_deadline(),
             self.accept_again_ms,
             self.leave_by_ms,
         ];
@@ -211,14 +220,31 @@ impl Reactor {
             EventSource::Signals => self.signalled(now),
             // What is due is looked for in every turn.
             EventSource::Alarm => self.alarm.rang(),
-            // Nothing of the core connects to other servers, so that none is registered.
-            EventSource::Outgoing(_) => {}
+            EventSource::Outgoing(id) => self.links.woke(id, event, self.poll.registry(), now),
             EventSource::Threads => self.threads_rang(now),
             EventSource::Port(token) => {
                 let with = (self.poll.registry(), &mut self.shares, now);
                 self.instances.ports.woke(token, event, &mut self.core, with);
             }
             EventSource::Pair(number) => self.instances.ports.pairs.woke(number, event, &mut self.shares, now),
+        }
+    }
+
+    /// What external servers say, as inputs.
+    fn hear_links(&mut self, now: Now) {
+        self.links.turn(self.poll.registry(), &mut self.shares, now);
+        while let Some((instance, event)) = self.links.poll_event() {
+            match event {
+                LinkEvent::Connected => self.core.handle(Input::Connected { instance }, now),
+                LinkEvent::Line(line) => {
+                    self.core.handle(Input::LineRead { instance, line: Line::Whole(&line) }, now);
+                    self.links.charge(instance, self.core.work(), now);
+                }
+                LinkEvent::Undelivered { call, fault } => {
+                    self.core.handle(Input::Undelivered { instance, call, fault }, now);
+                }
+                LinkEvent::Lost(why) => self.core.handle(Input::LinkLost { instance, why }, now),
+            }
         }
     }
 
@@ -248,6 +274,7 @@ impl Reactor {
     }
 
     fn threads_rang(&mut self, now: Now) {
+        self.links.resolved(self.poll.registry(), now);
         self.database.heard(&mut self.core, now);
         for (instance, free_bytes) in self.instances.meter.heard() {
             self.instances.end_greedy(instance, free_bytes);
@@ -411,13 +438,26 @@ impl Reactor {
                         self.core.handle(Input::LaunchFailed { instance, why }, now);
                     }
                 }
-                Output::Connect { instance, server: _, endpoint: _ } => {
-                    let why = LinkFault::new(LinkFaultKind::Invalid, "this daemon reaches no external servers");
-                    self.core.handle(Input::LinkLost { instance, why }, now);
+                Output::Connect { instance, server, endpoint } => {
+                    self.links.connect(instance, server, endpoint, (&mut self.shares, now));
                 }
-                // Of connections, and there is none.
-                Output::Negotiated { .. } | Output::MirrorParams { .. } => {}
+                Output::Negotiated { instance, version } => self.links.negotiated(instance, version),
+                Output::MirrorParams { instance, tools } => self.links.mirror(instance, tools),
                 Output::Knock { instance } => self.instances.ports.knock(instance, now),
+                Output::Write { instance, bytes, call } if self.links.owns(instance) => {
+                    let written = self.links.write(instance, &bytes, call, (&mut self.shares, now));
+                    if let (Err(short), Some(call)) = (written, call) {
+                        self.core.handle(Input::Unwritten { call, short }, now);
+                    }
+                }
+                Output::Reply { instance, bytes } if self.links.owns(instance) => {
+                    if self.links.write(instance, &bytes, None, (&mut self.shares, now)).is_err() {
+                        log::warn!("instance={instance} takes nothing: a reply to it is dropped");
+                    }
+                }
+                Output::Discard { instance } if self.links.owns(instance) => {
+                    self.links.discard(instance, (&mut self.shares, now));
+                }
                 Output::Write { instance, bytes, call } => {
                     let with = (self.poll.registry(), &mut self.shares, now);
                     if let Err(short) = self.instances.write(instance, bytes, call.is_some(), with)
@@ -551,6 +591,7 @@ impl Reactor {
     fn follow_exit(&mut self, now: Now) {
         if self.exit == Exit::Leaving
             && self.instances.is_at_rest()
+            && self.links.is_at_rest()
             && self.pulls.is_at_rest()
             && self.probes.is_idle()
             && self.held_answers.is_empty()
