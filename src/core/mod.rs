@@ -514,6 +514,7 @@ mod tests {
     use super::*;
     use crate::ids::Uuid;
     use crate::model::definition::tests::definition;
+    use std::sync::Arc;
 
     #[test]
     fn the_place_of_a_queueing_among_the_actions_takes_no_deadline_from_the_launch() {
