@@ -8,6 +8,7 @@ pub mod carriers;
 pub mod rows;
 pub mod tools;
 
+use crate::api::projects::fill;
 use crate::core::projects::tools::{ToolCalls, ToolWait};
 use crate::ids::{ConnId, ServerId};
 use crate::model::external::{ExternalId, ExternalServer, ProjectId, Secrets, StoredSecret};
@@ -42,7 +43,7 @@ impl Projects {
 
     /// Rows that mention a secret.
     pub fn using(&self, project: &ProjectId, name: &str) -> Vec<Arc<ExternalServer>> {
-        self.of(project).filter(|row| carriers::mentions(&row.spec, name)).cloned().collect()
+        self.of(project).filter(|row| fill::mentioned(&row.spec).contains(name)).cloned().collect()
     }
 }
 

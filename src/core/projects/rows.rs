@@ -1,17 +1,18 @@
 //! How rows of external servers and secrets come, change and go, once the store has them: the server of each row, and what a
 //! change does to its link. Invariant: what is here is what the store has, or what it is about to be made to have.
 
+use crate::api::projects::fill;
 use crate::core::Core;
 use crate::core::hosting::lifecycle::Event;
 use crate::core::links::external::{ExternalLife, LinkEvent};
-use crate::core::links::link;
 use crate::core::peers::life::Life;
 use crate::core::peers::listings::Listing;
-use crate::core::projects::carriers::{carrier_of, definition_of, needs_new_link, rules_of};
+use crate::core::projects::carriers::{carrier_of, needs_new_link, rules_of};
 use crate::core::projects::server_of;
 use crate::core::servers::server::{Origin, Removal, Server};
 use crate::ids::PeerId;
-use crate::model::external::{ExternalId, ExternalServer, ExternalView, LinkStatus, ProjectId, StoredSecret};
+use crate::model::definition::Definition;
+use crate::model::external::{ExternalId, ExternalServer, ExternalView, ProjectId, StoredSecret};
 use crate::wire::json;
 use std::sync::Arc;
 
@@ -124,15 +125,7 @@ impl Core {
         let unix_ms = |mono_ms: u64| now.unix_ms.saturating_add(mono_ms).saturating_sub(now.mono_ms);
         ExternalView {
             server: Arc::clone(row),
-            status: match life.link_status() {
-                link::Status::Idle => LinkStatus::Idle,
-                link::Status::Connecting => LinkStatus::Connecting,
-                link::Status::Connected => LinkStatus::Connected,
-                link::Status::Reconnecting => LinkStatus::Reconnecting,
-                link::Status::CircuitOpen => LinkStatus::CircuitOpen,
-                link::Status::Failed => LinkStatus::Failed,
-                link::Status::Disabled => LinkStatus::Disabled,
-            },
+            status: life.link_status(),
             last_error: main.last_error.clone(),
             tools: main.list(Listing::Tools).text.as_ref().map(|text| tool_names(text)),
             connected_since_unix_ms: life.connected_since_ms().map(unix_ms),
@@ -147,4 +140,9 @@ impl Core {
 pub(in crate::core) fn tool_names(text: &[u8]) -> Vec<String> {
     let items = json::named_items(text, "tools", "name", usize::MAX).unwrap_or_default();
     items.iter().filter_map(|item| item.named?.text().map(|name| name.into_owned())).collect()
+}
+
+/// The peer of a row is looked after as the row says, and called by its name.
+fn definition_of(row: &ExternalServer) -> Definition {
+    Definition { name: row.spec.name.clone(), ..fill::peer_definition(row) }
 }
