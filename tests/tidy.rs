@@ -88,7 +88,7 @@ fn no_layer_names_one_above_it() {
         for file in files(&[&format!("src/{layer}")], "rs") {
             for (number, line) in code_of(&file) {
                 let named = line.split("crate::").skip(1).filter_map(|rest| names(rest).next());
-                let upwards = named.filter(|name| !below.contains(name) && !BASE.contains(name) && *name != "");
+                let upwards = named.filter(|name| !below.contains(name) && !BASE.contains(name) && !name.is_empty());
                 found.extend(upwards.map(|name| format!("{}:{number}: {name}", file.display())));
             }
         }

@@ -9,3 +9,4 @@ pub mod response;
 pub mod rest;
 pub mod route;
 pub mod status;
+pub mod tokens;

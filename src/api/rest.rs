@@ -4,19 +4,19 @@
 use crate::api::auth::proof::{self, Challenge};
 use crate::api::auth::{self, Peer, Shown, Tokens};
 use crate::api::definition::fields;
-use crate::api::definition::strict_json::{self, Field, Fields};
+use crate::api::definition::strict_json;
 use crate::api::mcp::forwarding;
 use crate::api::mcp::{self, EVENTS};
 use crate::api::request::{Ask, Change, LogFormat, ServerRef};
 use crate::api::response::Answer;
 use crate::api::route::{self, Route};
 use crate::api::status;
-use crate::limits::{LOG_LINES_KEPT, LOG_TAIL_DEFAULT, TOKEN_SERVERS_MAX, WAIT_MS};
+use crate::api::tokens::{self, TokenObject};
+use crate::limits::{LOG_LINES_KEPT, LOG_TAIL_DEFAULT, WAIT_MS};
 use crate::model::fault::{self, Code, Fault, Outcome};
 use crate::model::log::{LogEntry, LogSource};
 use crate::model::news::{News, NewsKind};
-use crate::model::principal::{Need, Principal, Scopes};
-use crate::model::records::Token;
+use crate::model::principal::{Need, Principal};
 use crate::model::status::{Status, StatusView};
 use crate::wire::backlog::Shared;
 use crate::wire::http_in::{Method, Request, is_media};
@@ -114,9 +114,10 @@ fn asked<'a>(request: &Request<'a>, route: Route, who: Principal) -> Result<Inte
         }
         Route::Events => Ask::News,
         Route::Mcp(..) => unreachable!("taken before"),
-        Route::TokenCreate => token_create(json_body(request)?, &who)?,
+        Route::TokenCreate => tokens::create(json_body(request)?, &who)?,
         Route::TokenList => Ask::TokenList,
         Route::TokenRevoke(name) => Ask::TokenRevoke { name },
+        Route::TokenRotate(name) => Ask::TokenRotate { name, grace_ms: tokens::grace(json_body(request)?)? },
     };
     Ok(Interpreted::Ask { who, ask })
 }
@@ -162,8 +163,11 @@ pub fn identify(
         return Ok(Principal::nobody());
     }
     let who = match (peer, request.header("authorization")) {
-        (Peer::Token, header) | (Peer::Open | Peer::Trusted, header @ Some(_)) => tokens.recognise(header, shown)?,
-        (Peer::Open | Peer::Trusted, None) => {
+        (Peer::Token, None) if shown.certified().is_some() => shown.certified().cloned().expect("just seen"),
+        (Peer::Token, header) | (Peer::Open | Peer::OpenTls | Peer::Trusted, header @ Some(_)) => {
+            tokens.recognise(header, shown)?
+        }
+        (Peer::Open | Peer::OpenTls | Peer::Trusted, None) => {
             auth::refuse_foreign_pages(request, *peer)?;
             Principal::anonymous()
         }
@@ -194,6 +198,7 @@ fn known_query(route: &Route) -> &'static [&'static str] {
         | Route::Mcp(..)
         | Route::TokenCreate
         | Route::TokenList
+        | Route::TokenRotate(_)
         | Route::TokenRevoke(_) => &[],
     }
 }
@@ -338,31 +343,6 @@ fn check_method(method: Json<'_>) -> Result<(), Fault> {
     }
 }
 
-fn token_create(body: &[u8], who: &Principal) -> Result<Ask<'static>, Fault> {
-    let mut fields = Fields::of(strict_json::object(body)?, &["name", "scopes", "servers"])?;
-    let name = fields.required("name")?.parse(auth::token_name)?;
-    let scopes = names(fields.required("scopes")?, Scopes::NAMES.len(), |text| match Scopes::NAMES.contains(&text) {
-        true => Ok(text.to_string()),
-        false => Err(format!("expected one of {}", Scopes::NAMES.join(", "))),
-    })?;
-    who.may_grant(Scopes::of(&scopes))?;
-    let mut servers = Vec::new();
-    fields.set("servers", &mut servers, &Vec::new(), |field| names(field, TOKEN_SERVERS_MAX, fields::server_name))?;
-    fields.finish();
-    Ok(Ask::TokenCreate { name, scopes, servers })
-}
-
-/// A list of different words. An empty one is refused: it could be read as none or as all.
-fn names(field: Field, max: usize, rule: fn(&str) -> Result<String, String>) -> Result<Vec<String>, Fault> {
-    let path = field.path.clone();
-    let names = field.list(max)?.into_iter().map(|item| item.parse(rule)).collect::<Result<Vec<_>, _>>()?;
-    let twice = names.iter().enumerate().any(|(at, name)| names[..at].contains(name));
-    match names.is_empty() || twice {
-        true => Err(Fault::field(&path, "must have at least one item, and none twice")),
-        false => Ok(names),
-    }
-}
-
 // --- answers --------------------------------------------------------------------------------------------------------
 
 /// `Answer::Stream` gives the head and the first events of a stream; whoever writes it leaves it open.
@@ -421,7 +401,11 @@ pub fn render(answer: Answer) -> Response {
             let why = format!("not ready: {}", reasons.join("; "));
             refuse(&Fault::new(Code::Unavailable, why).with("reasons", reasons).retry_after_ms(1000))
         }
-        Answer::TokenCreated { token, secret } => {
+        Answer::TokenCreated { token, secret, rotated: true } => {
+            let body = to_json(&TokenObject { token: Some(&secret), ..TokenObject::of(&token) });
+            Response { headers: vec![("Cache-Control", "no-store".into())], ..response(200, JSON, body) }
+        }
+        Answer::TokenCreated { token, secret, rotated: false } => {
             let location = format!("{}/{}", route::TOKENS, token.name);
             let body = to_json(&TokenObject { token: Some(&secret), ..TokenObject::of(&token) });
             let headers = vec![("Location", location), ("Cache-Control", "no-store".into())];
@@ -507,28 +491,6 @@ fn list_body(views: &[StatusView]) -> Vec<u8> {
 }
 
 #[derive(Serialize)]
-struct TokenObject<'a> {
-    name: &'a str,
-    scopes: &'a [String],
-    servers: &'a [String],
-    created_at: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    token: Option<&'a str>,
-}
-
-impl TokenObject<'_> {
-    fn of(token: &Token) -> TokenObject<'_> {
-        TokenObject {
-            name: &token.name,
-            scopes: &token.scopes,
-            servers: &token.servers,
-            created_at: rfc3339(token.created_unix_ms),
-            token: None,
-        }
-    }
-}
-
-#[derive(Serialize)]
 struct LogObject<'a> {
     at: String,
     instance: Option<u64>,
@@ -575,6 +537,7 @@ mod tests {
     use super::*;
     use crate::api::status::tests::{definition, view};
     use crate::ids::InstanceId;
+    use crate::model::records::Token;
     use crate::model::status::Usage;
     use crate::wire::http_in::{Parser, Step};
     use crate::wire::mutation::Mutator;
@@ -587,8 +550,8 @@ mod tests {
         let mut add = |name: &str, scopes: &[&str], servers: &[&str]| {
             let owned = |names: &[&str]| names.iter().map(|name| name.to_string()).collect();
             let hash = auth::hash(format!("{name}-secret").as_bytes());
-            let token =
-                Token { name: name.into(), hash, scopes: owned(scopes), servers: owned(servers), created_unix_ms: 0 };
+            let (scopes, servers) = (owned(scopes), owned(servers));
+            let token = Token { name: name.into(), hash, scopes, servers, ..Token::default() };
             assert!(tokens.insert(token));
         };
         add("admin", &["admin:write", "mcp:call"], &[]);
@@ -690,7 +653,18 @@ mod tests {
             (
                 "POST /api/v1/tokens",
                 r#"{"name":"ci","scopes":["mcp:call"],"servers":["a"]}"#,
-                r#"anonymous TokenCreate { name: "ci", scopes: ["mcp:call"], servers: ["a"] }"#,
+                r#"anonymous TokenCreate { wanted: TokenWanted { name: "ci", scopes: ["mcp:call"], servers: ["a"], lifetime_ms: None, rate_limit: None } }"#,
+            ),
+            (
+                "POST /api/v1/tokens",
+                r#"{"name":"ci","scopes":["mcp:call"],"expires":"90d","rate_limit":{"per_second":5}}"#,
+                r#"anonymous TokenCreate { wanted: TokenWanted { name: "ci", scopes: ["mcp:call"], servers: [], lifetime_ms: Some(7776000000), rate_limit: Some(RateLimit { per_second: 5, burst: 5 }) } }"#,
+            ),
+            ("POST /api/v1/tokens/ci/rotate", "", r#"anonymous TokenRotate { name: "ci", grace_ms: 0 }"#),
+            (
+                "POST /api/v1/tokens/ci/rotate",
+                r#"{"grace":"1h"}"#,
+                r#"anonymous TokenRotate { name: "ci", grace_ms: 3600000 }"#,
             ),
             (
                 "PATCH /api/v1/mcp/servers/a",
@@ -922,13 +896,14 @@ mod tests {
             name: "ci".into(),
             hash: [7; 32],
             scopes: vec!["mcp:call".into()],
-            servers: Vec::new(),
-            created_unix_ms: 0,
+            expires_unix_ms: Some(1),
+            previous: Some(([8; 32], 2)),
+            ..Token::default()
         };
-        let shown =
-            json!({"name": "ci", "scopes": ["mcp:call"], "servers": [], "created_at": "1970-01-01T00:00:00.000Z"});
+        let shown = json!({"name": "ci", "scopes": ["mcp:call"], "servers": [], "created_at": "1970-01-01T00:00:00.000Z",
+            "expires_at": "1970-01-01T00:00:00.001Z", "last_used_at": null, "previous_until": "1970-01-01T00:00:00.002Z"});
         assert_eq!(body(&render(Answer::Tokens(vec![token.clone()]))), json!([shown]));
-        let created = render(Answer::TokenCreated { token, secret: "s".into() });
+        let created = render(Answer::TokenCreated { token, secret: "s".into(), rotated: false });
         assert_eq!((created.status, header(&created, "Cache-Control")), (201, Some("no-store")));
         assert_eq!(body(&created)["token"], json!("s"));
     }

@@ -33,6 +33,7 @@ pub enum Route {
     TokenCreate,
     TokenList,
     TokenRevoke(String),
+    TokenRotate(String),
 }
 
 pub const SERVERS: &str = "/api/v1/mcp/servers";
@@ -113,8 +114,11 @@ const MAIN: &[(Method, OfServer)] = &[
 const OLD_STREAM: &[(Method, OfServer)] = &[(Method::Get, |server| Route::Mcp(Some(server), Door::OldStream))];
 const OLD_POST: &[(Method, OfServer)] = &[(Method::Post, |server| Route::Mcp(Some(server), Door::OldPost))];
 
-const OF_TOKEN: Endpoint<OfToken> =
-    Endpoint { path: "", allow: "DELETE", methods: &[(Method::Delete, Route::TokenRevoke)] };
+/// What follows `/api/v1/tokens/:name`.
+const OF_TOKEN: &[Endpoint<OfToken>] = &[
+    Endpoint { path: "", allow: "DELETE", methods: &[(Method::Delete, Route::TokenRevoke)] },
+    Endpoint { path: "/rotate", allow: "POST", methods: &[(Method::Post, Route::TokenRotate)] },
+];
 
 /// `path` is percent-decoded; one slash at its end makes no difference. `HEAD` is `GET` here: who writes the answer
 /// leaves its body out. `OPTIONS` is a method like others, and no resource has it: 405 names what there is.
@@ -130,8 +134,9 @@ pub fn route(method: Method, path: &str) -> Result<Route, Fault> {
         let make = endpoint.pick(method, path)?;
         return Ok(make(server_ref(id)?));
     }
-    if let Some((name, "")) = member_of(TOKENS, trimmed) {
-        let make = OF_TOKEN.pick(method, path)?;
+    if let Some((name, rest)) = member_of(TOKENS, trimmed) {
+        let endpoint = OF_TOKEN.iter().find(|endpoint| endpoint.path == rest).ok_or_else(|| nothing_at(path))?;
+        let make = endpoint.pick(method, path)?;
         return Ok(make(name.to_string()));
     }
     let endpoint = FIXED.iter().find(|endpoint| endpoint.path == trimmed).ok_or_else(|| nothing_at(path))?;
@@ -204,7 +209,7 @@ impl Route {
             Route::Call(_) | Route::Mcp(..) => Need::Call,
             Route::Tools(_) => Need::ReadOrCall,
             Route::TokenList => Need::TokensRead,
-            Route::TokenCreate | Route::TokenRevoke(_) => Need::TokensWrite,
+            Route::TokenCreate | Route::TokenRevoke(_) | Route::TokenRotate(_) => Need::TokensWrite,
         }
     }
 }
@@ -329,6 +334,7 @@ mod tests {
             ("/mcp/a/messages", "POST"),
             ("/api/v1/tokens", "GET, HEAD, POST"),
             ("/api/v1/tokens/a", "DELETE"),
+            ("/api/v1/tokens/a/rotate", "POST"),
         ] {
             for method in METHODS {
                 let allowed = allow.split(", ").any(|name| name.eq_ignore_ascii_case(&format!("{method:?}")));

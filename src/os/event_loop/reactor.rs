@@ -238,7 +238,11 @@ impl Reactor {
         }
         if signalled.reload {
             self.notify.reloading();
-            if let Some(default_provider) = self.reload.again() {
+            let fresh = self.reload.again();
+            if let Some(keys) = &fresh.keys {
+                self.listeners.iter_mut().for_each(|listener| listener.speak_with(keys));
+            }
+            if let Some(default_provider) = fresh.default_provider {
                 self.core.handle(Input::Reconfigured { default_provider }, now);
             }
             self.notify.reloaded();

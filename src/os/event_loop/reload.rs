@@ -3,7 +3,9 @@
 
 use crate::config::Config;
 use crate::os::logs::filter::LogFilter;
+use crate::os::net::tls::TlsKeys;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 pub struct Reload {
     config: Config,
@@ -11,18 +13,26 @@ pub struct Reload {
     filter: &'static LogFilter,
 }
 
+/// What of a configuration that was read again holds from here on.
+#[derive(Default)]
+pub struct Fresh {
+    /// If it has changed.
+    pub default_provider: Option<String>,
+    pub keys: Option<Arc<TlsKeys>>,
+}
+
 impl Reload {
     pub fn new(config: Config, file: Option<PathBuf>, filter: &'static LogFilter) -> Reload {
         Reload { config, file, filter }
     }
 
-    /// The default provider, if it has changed. One small file is read; this is the one time the loop does so.
-    pub fn again(&mut self) -> Option<String> {
+    /// A few small files are read; this is the one time the loop does so.
+    pub fn again(&mut self) -> Fresh {
         let fresh = match Config::load(self.file.as_deref()) {
             Ok(fresh) => fresh,
             Err(e) => {
                 log::error!("SIGHUP: the configuration stays as it was: {e}");
-                return None;
+                return Fresh::default();
             }
         };
         self.filter.set(&fresh.log);
@@ -34,14 +44,29 @@ impl Reload {
         let moved = fresh.default_provider != self.config.default_provider;
         self.config.log = fresh.log;
         self.config.default_provider = fresh.default_provider;
-        moved.then(|| self.config.default_provider.clone())
+        let keys = match fresh.tls.as_ref().filter(|_| self.config.tls.is_some()).map(TlsKeys::read) {
+            Some(Ok(keys)) => {
+                log::info!("SIGHUP: the certificates were read again");
+                self.config.tls = fresh.tls;
+                Some(keys)
+            }
+            Some(Err(why)) => {
+                log::error!("SIGHUP: the old certificates go on: {why}");
+                None
+            }
+            None => None,
+        };
+        Fresh { default_provider: moved.then(|| self.config.default_provider.clone()), keys }
     }
 }
 
-/// The keys that differ and are read only once: `log` and `default_provider` are all that is not.
+/// The keys that differ and are read only once: `log`, `default_provider` and the certificates are all that is not.
 fn needs_restart(old: &Config, fresh: &Config) -> Vec<&'static str> {
     let keys = [
         ("listen", old.listen != fresh.listen),
+        ("tls_cert", old.tls.is_some() != fresh.tls.is_some()),
+        ("audit", old.audit != fresh.audit),
+        ("rate_limit", old.rate_limit != fresh.rate_limit),
         ("data_dir", old.data_dir != fresh.data_dir),
         ("auth", old.auth != fresh.auth),
         ("socket_group", old.socket_group != fresh.socket_group),

@@ -7,9 +7,8 @@ use crate::api::rest::{self, Interpreted};
 use crate::core::Core;
 use crate::core::contract::{Input, Now};
 use crate::ids::{ConnId, IdMap};
-use crate::limits::{BUFFER_KEPT_MAX, BYTES_AT_ONCE, CONNECTIONS_MAX, CONNECTIONS_REFUSED_MAX, OVERLOAD_RETRY};
-use crate::model::definition::{Definition, PullPolicy, Source as RootfsSource};
-use crate::model::fault::{Code, Fault, Outcome};
+use crate::limits::{BUFFER_KEPT_MAX, BYTES_AT_ONCE, CONNECTIONS_MAX, CONNECTIONS_REFUSED_MAX};
+use crate::model::fault::{Code, Fault};
 use crate::model::news::News;
 use crate::os::event_loop::boot::Came;
 use crate::os::event_loop::token::Source;
@@ -17,11 +16,12 @@ use crate::os::net::client::{Client, Doing, Read1};
 use crate::os::net::descriptors::Descriptors;
 use crate::os::net::holding::{Holding, Strangers};
 use crate::os::net::proxy::{self, Handed};
-use crate::sandbox::container::network;
+use crate::os::net::refusals::{
+    crowded_call, crowded_message, crowded_out, missing_image, missing_network, overloaded,
+};
 use crate::sandbox::container::plan::Networking;
 use crate::sandbox::image::Images;
-use crate::sandbox::image::registry::reference::reference;
-use crate::sandbox::image::registry::{PullError, Registries};
+use crate::sandbox::image::registry::Registries;
 use crate::shares::{Owner, Resource, Shares, Short};
 use crate::wire::http_in::{Method, Parser, Phase, Step};
 use crate::wire::http_out::{self, Framing, Response};
@@ -108,6 +108,8 @@ impl Clients {
         let Came { mut socket, peer, owner } = came;
         let counted = self.make_room(&owner, core, shares, now);
         let refused = !counted && self.map.len() >= CONNECTIONS_MAX + CONNECTIONS_REFUSED_MAX;
+        // Nothing can be said to one that would have to shake hands first: that is what there is no room for.
+        let refused = refused || (!counted && socket.is_handshaking());
         if refused || !self.descriptors.spare(&socket) {
             shares.give_back(&owner, Resource::Connections, usize::from(counted));
             // Best effort, and no lingering: it is a fresh socket, so the few bytes fit its buffer.
@@ -251,6 +253,7 @@ impl Clients {
         match proxy::aim(&request, &client.peer, &mut client.shown, core) {
             Ok(None) => {}
             Ok(Some(aim)) => {
+                core.token_used(aim.who());
                 let client = self.remove(id, shares).expect("it is being served");
                 self.handed.push(aim.hand(client.hand_over()));
                 return;
@@ -533,65 +536,4 @@ fn admissible(client: &mut Client, shares: &mut Shares, core: &Core, now: Now) -
         return Err(rest::refuse(&Fault::new(Code::PayloadTooLarge, why)));
     }
     client.count(shares).map_err(overloaded)
-}
-
-fn overloaded(short: Short) -> Response {
-    let why = match short {
-        Short::Owner => {
-            "your other requests and connections take all that one token may have; end some, or send less at once"
-        }
-        Short::Whole => "requests of other clients fill the memory there is for them; try again, or send less at once",
-    };
-    rest::refuse(&Fault::new(Code::Overloaded, why).retry_after_ms(OVERLOAD_RETRY.as_millis() as u64))
-}
-
-/// For an answer that has no room, because its client does not read those that it has.
-fn crowded(short: Short) -> Fault {
-    let why = match short {
-        Short::Owner => "answers and streams that you have not read take all that one token may have; read them first",
-        Short::Whole => "answers that other clients have not read take all the memory there is for them; try again",
-    };
-    Fault::new(Code::Overloaded, why).retry_after_ms(OVERLOAD_RETRY.as_millis() as u64)
-}
-
-fn crowded_out(short: Short) -> Response {
-    rest::refuse(&crowded(short))
-}
-
-/// The server has answered, so whatever it was asked to do is done.
-fn crowded_call(short: Short) -> Response {
-    rest::refuse(&crowded(short).outcome(Outcome::SentUnknown))
-}
-
-fn crowded_message(short: Short) -> Response {
-    mcp::refuse(None, &crowded(short).outcome(Outcome::SentUnknown))
-}
-
-/// Nor for a network that nobody has configured.
-fn missing_network(definition: &Definition, networking: &Networking) -> Option<Fault> {
-    let name = definition.network.as_ref().filter(|name| !network::exists(networking, name))?;
-    let dirs: Vec<String> = networking.conf_dirs.iter().map(|dir| dir.display().to_string()).collect();
-    let why = format!("there is no network {name}: no CNI configuration in {} has this name", dirs.join(" or "));
-    Some(Fault::field("network", why))
-}
-
-/// A definition must not be stored for an image that is not here and cannot come. One look at the disk, for a new
-/// definition only; what a registry has is found out by the start.
-fn missing_image(definition: &Definition, images: &Images, registries: &Registries) -> Option<Fault> {
-    let RootfsSource::Image(name) = &definition.source else { return None };
-    let can_come = match definition.pull_policy {
-        PullPolicy::Missing | PullPolicy::Always => reference(name, registries.default.as_deref()).map(|r| r.is_some()),
-        PullPolicy::Never => Ok(false),
-    };
-    let why = match (images.resolve(name), can_come, definition.pull_policy) {
-        (Ok(Some(_)), _, PullPolicy::Missing | PullPolicy::Never) | (Ok(_), Ok(true), _) => return None,
-        (Ok(_), Ok(false), PullPolicy::Missing | PullPolicy::Always) => {
-            PullError::NoRegistry { image: name.clone() }.to_string()
-        }
-        (Ok(_), Ok(false), PullPolicy::Never) => {
-            format!("{name} is not here, and pull_policy is never; `stdiod image import PATH --name {name}` brings it")
-        }
-        (Err(e), _, _) | (_, Err(e), _) => e.to_string(),
-    };
-    Some(Fault::new(Code::ImageNotFound, format!("image: {why}")).with("field", "image"))
 }

@@ -7,4 +7,6 @@ pub mod holding;
 pub mod pairs;
 pub mod ports;
 pub mod proxy;
+pub mod refusals;
+pub mod tls;
 pub mod unix_socket;
