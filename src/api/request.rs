@@ -3,6 +3,7 @@
 
 use crate::ids::{EventId, ServerId, SessionId};
 use crate::model::definition::Definition;
+use crate::model::rate::RateLimit;
 use crate::wire::json::Json;
 use crate::wire::jsonrpc::Message;
 use std::borrow::Cow;
@@ -36,9 +37,23 @@ pub enum Ask<'a> {
     /// MCP over HTTP; none: the endpoint that offers all servers at once.
     Mcp { server: Option<ServerRef>, ask: McpAsk<'a> },
     Ready,
-    TokenCreate { name: String, scopes: Vec<String>, servers: Vec<String> },
+    TokenCreate { wanted: TokenWanted },
+    /// `grace_ms`: for so long the old secret goes on beside the new one.
+    TokenRotate { name: String, grace_ms: u64 },
     TokenList,
     TokenRevoke { name: String },
+}
+
+/// A token that is to be made.
+#[derive(Debug, Default)]
+pub struct TokenWanted {
+    pub name: String,
+    pub scopes: Vec<String>,
+    /// Empty: all.
+    pub servers: Vec<String>,
+    /// From now on; none: for ever.
+    pub lifetime_ms: Option<u64>,
+    pub rate_limit: Option<RateLimit>,
 }
 
 /// What an MCP client does at an endpoint, once the rules of HTTP are satisfied.

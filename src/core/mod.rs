@@ -67,6 +67,8 @@ enum Timer {
     Decisions,
     /// Volumes whose removal has failed.
     Volumes(ServerId),
+    /// When secrets end, and when their last use is stored.
+    Tokens,
     /// The present phase of the shutdown.
     Shutdown,
 }
@@ -273,6 +275,7 @@ impl Core {
                 Timer::Flush => self.flush(),
                 Timer::Decisions => self.decisions_elapsed(),
                 Timer::Volumes(server) => self.volumes_again(server),
+                Timer::Tokens => self.tokens_elapsed(),
                 Timer::Shutdown => self.shutdown_elapsed(),
             }
         }

@@ -25,6 +25,7 @@ pub const MIGRATIONS: &[Migration] = &[
         name: "0003_volume_removals",
         sql: include_str!("../../migrations/0003_volume_removals.sql"),
     },
+    Migration { version: 4, name: "0004_token_life", sql: include_str!("../../migrations/0004_token_life.sql") },
 ];
 
 /// "stdiod" in ASCII: the advisory lock that all daemons take while they migrate.

@@ -84,10 +84,10 @@ impl Core {
                 }
                 self.changed(server, definition, up, &conns, kind);
             }
-            Pending::TokenInsert { token, secret, conn, .. } => {
-                self.tokens.insert(token.clone());
-                self.answer(conn, Answer::TokenCreated { token, secret });
-            }
+            Pending::TokenInsert { token, secret, conn, rotates, .. } => match self.token_stored(&token, rotates) {
+                true => self.answer(conn, Answer::TokenCreated { token: *token, secret, rotated: rotates.is_some() }),
+                false => self.refuse(conn, Fault::new(Code::NotFound, "the token was revoked meanwhile")),
+            },
             Pending::Reconcile { server } if !self.outbox.owes(server) => self.decision_stored(&Key::Server(server)),
             Pending::ReconcileToken { name } if !self.outbox.owes_token(&name) => {
                 self.decision_stored(&Key::Token(name))
@@ -354,7 +354,7 @@ impl Core {
                 self.outbox.reconcile_token(name);
                 continue;
             }
-            let op = match self.tokens.get(&name).cloned() {
+            let op = match self.tokens.current(&name) {
                 Some(token) => StoreOp::InsertToken { id: self.entropy.uuid(), token },
                 None => StoreOp::DeleteToken { name: name.clone() },
             };

@@ -5,3 +5,4 @@ pub mod decisions;
 pub mod outbox;
 pub mod rows;
 pub mod server;
+pub mod tokens;

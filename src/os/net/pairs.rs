@@ -574,7 +574,7 @@ impl Side {
     }
 
     fn is_flushed(&self) -> bool {
-        self.out.is_empty()
+        self.out.is_empty() && self.socket.unsent() == 0
     }
 
     /// Nothing is kept of a buffer that is out: most pairs are idle most of the time.
@@ -594,7 +594,10 @@ impl Side {
         if self.written == self.out.len() {
             (self.out, self.written) = (Vec::new(), 0);
         }
-        Ok(moved)
+        match self.socket.flush() {
+            Err(e) if e.kind() != ErrorKind::WouldBlock => Err(e),
+            Ok(()) | Err(_) => Ok(moved),
+        }
     }
 }
 
