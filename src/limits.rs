@@ -56,7 +56,7 @@ pub const CONNECTIONS_REFUSED_MAX: usize = 256;
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Connections taken from one listener before everybody else has a turn: a turn costs less than one of them, and a caller
 /// must not wait for all that have queued up.
-pub const ACCEPTS_AT_ONCE: usize = 4;
+pub const ACCEPTS_AT_ONCE: usize = 2;
 /// A unix socket's path: `sun_path` holds 108 bytes with its final zero.
 pub const UNIX_PATH_MAX: usize = 107;
 /// Connections to a unix socket that wait to be accepted; the kernel may keep fewer.

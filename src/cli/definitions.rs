@@ -38,7 +38,7 @@ pub struct Change {
 
 impl Wanted {
     pub fn of(given: Map<String, Value>) -> Result<Wanted, Fault> {
-        let definition = fields::from_fields(given.clone())?;
+        let definition = fields::but_for_values(given.clone())?;
         let environment = given.get(ENVIRONMENT).and_then(Value::as_object);
         let kept = environment.into_iter().flatten().filter(|(_, value)| value.is_null());
         let kept = kept.map(|(name, _)| name.clone()).collect();
@@ -136,7 +136,7 @@ fn object<'m>(map: &'m Map<String, Value>, key: &str) -> Option<&'m Map<String, 
 
 /// With every default. None: a rule of this version refuses it, so that all of it must be said anew.
 fn normal(is: &Map<String, Value>) -> Option<Map<String, Value>> {
-    fields::from_fields(is.clone()).ok().map(|definition| stored::fields(&definition))
+    fields::but_for_values(is.clone()).ok().map(|definition| stored::fields(&definition))
 }
 
 /// A PATCH merges objects, so what is to go from one is named.
@@ -184,7 +184,7 @@ mod tests {
     fn what_says_the_same_in_other_words_is_no_change() {
         let wanted =
             json!({"name": "a", "command": "npx", "args": ["x"], "resource_limits": {"memory": "512M", "cpu": 0.5}});
-        let is = stored::fields(&fields::from_fields(map(wanted.clone())).unwrap());
+        let is = stored::fields(&fields::but_for_values(map(wanted.clone())).unwrap());
         let mut is = Value::Object(is);
         is["environment"].as_object_mut().unwrap().values_mut().for_each(|value| *value = Value::Null);
         let change = change(wanted, is);

@@ -5,6 +5,7 @@
 pub mod clients;
 pub mod contract;
 pub mod deadlines;
+pub mod effects;
 pub mod entropy;
 pub mod hosting;
 pub mod links;
@@ -17,61 +18,25 @@ mod shutdown;
 mod work;
 
 use crate::api::auth::Tokens;
-use crate::core::clients::news::Watcher;
-use crate::core::clients::parked::Parked;
+use crate::core::clients::Clients;
 use crate::core::contract::{Input, Now, Output};
-use crate::core::deadlines::Deadlines;
-use crate::core::entropy::{Entropy, Seal};
+use crate::core::effects::{Effects, Timer};
+use crate::core::entropy::Seal;
+use crate::core::hosting::Hosting;
 use crate::core::hosting::lifecycle::{Action, Event, State};
-use crate::core::hosting::pulls::Pulls;
-use crate::core::mcp::sessions::{ForwardedRequest, PendingPost, Question, Sessions};
-use crate::core::peers::calls::Calls;
-use crate::core::peers::listings::Listing;
+use crate::core::mcp::Mcp;
+use crate::core::peers::Peers;
 use crate::core::peers::peer::{Peer, Role};
-use crate::core::servers::outbox::Outbox;
+use crate::core::servers::Servers;
 use crate::core::servers::server::Server;
 pub use crate::core::settings::Settings;
-use crate::ids::{CallId, ConnId, IdMap, IdSet, InstanceId, PeerId, PostId, ServerId, SessionId};
+use crate::ids::{InstanceId, PeerId, ServerId};
 use crate::limits::{RESTARTS_AT_ONCE, STARTS_AT_ONCE, STDIN_GRACE};
 use crate::model::instance::{Exit, ExitCause, StopSignal};
 use crate::model::records::Snapshot;
 use crate::model::status::LastCrash;
 use crate::shares::Shares;
-use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum Timer {
-    Call(CallId),
-    /// The deadline of a peer's present state.
-    State(PeerId),
-    /// When a peer's silence is looked at.
-    Pulse(PeerId),
-    /// A client that waits for something other than a reply.
-    Client(ConnId),
-    /// A connection on which nothing was said for a while.
-    Stream(ConnId),
-    /// A session that may be idle.
-    Session(SessionId),
-    /// When a list of a peer may be fetched again.
-    List(PeerId, Listing),
-    /// When those who see all servers at once may hear of a list again.
-    JointList(Listing),
-    /// When an instance that was asked to stop loses its stdin.
-    Stdin(InstanceId),
-    /// When it is told how many lines of a server's log were not kept.
-    Unkept(ServerId),
-    /// Write-behind.
-    Flush,
-    /// Decisions that are not stored yet.
-    Decisions,
-    /// Volumes whose removal has failed.
-    Volumes(ServerId),
-    /// When secrets end, and when their last use is stored.
-    Tokens,
-    /// The present phase of the shutdown.
-    Shutdown,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -93,98 +58,43 @@ const WRITE_BEHIND_MS: u64 = 500;
 
 pub struct Core {
     settings: Settings,
-    now: Now,
     phase: Phase,
-    loaded: bool,
-    servers: IdMap<ServerId, Server>,
-    /// Also names whose registration is not durable yet.
-    names: BTreeMap<String, ServerId>,
-    peers: IdMap<PeerId, Peer>,
-    peers_minted: u64,
-    instances: IdMap<InstanceId, PeerId>,
-    lives: u64,
-    /// Peers that wait for a start slot, and the instances that hold one.
-    start_queue: VecDeque<PeerId>,
-    /// As above, for those that ran and died.
-    restart_queue: VecDeque<PeerId>,
-    pulls: Pulls,
-    launching: IdSet<InstanceId>,
-    calls: Calls,
-    parked: Parked,
-    watchers: Vec<Watcher>,
-    outbox: Outbox,
-    decisions: crate::core::servers::decisions::Decisions,
-    sessions: Sessions,
-    posts: IdMap<PostId, PendingPost>,
-    posts_minted: u64,
-    forwarded: IdMap<CallId, ForwardedRequest>,
-    /// By the id under which the client was asked.
-    questions: IdMap<u64, Question>,
-    greetings: IdMap<ConnId, crate::core::mcp::admission::Greeting>,
-    kept: crate::core::mcp::era::suspended::KeptAnswers,
-    joint_news: crate::core::mcp::list_changes::JointNews,
-    deadlines: Deadlines<Timer>,
+    servers: Servers,
+    hosting: Hosting,
+    peers: Peers,
+    mcp: Mcp,
+    clients: Clients,
     /// Who has how much of what clients and servers can make the core hold.
     shares: Shares,
-    tokens: Tokens,
-    seal: Seal,
-    entropy: Entropy,
-    outputs: VecDeque<Output>,
-    /// What the last words of a server have cost.
-    work: usize,
+    effects: Effects,
 }
 
 impl Core {
     pub fn new(settings: Settings) -> Core {
         assert!(!settings.providers.is_empty(), "a daemon has a default provider, usable or not");
-        let mut entropy = Entropy::new(settings.seed);
-        let seal = Seal::new(entropy.bytes());
+        let mut effects = Effects::new(settings.seed);
+        let mcp = Mcp::new(Seal::new(effects.entropy.bytes()));
         Core {
             settings,
-            now: Now::default(),
             phase: Phase::Booting { swept: false },
-            loaded: false,
-            servers: IdMap::default(),
-            names: BTreeMap::new(),
-            peers: IdMap::default(),
-            peers_minted: 0,
-            instances: IdMap::default(),
-            lives: 0,
-            start_queue: VecDeque::new(),
-            restart_queue: VecDeque::new(),
-            pulls: Pulls::default(),
-            launching: IdSet::default(),
-            calls: Calls::default(),
-            parked: Parked::default(),
-            watchers: Vec::new(),
-            outbox: Outbox::default(),
-            decisions: crate::core::servers::decisions::Decisions::default(),
-            sessions: Sessions::default(),
-            posts: IdMap::default(),
-            posts_minted: 0,
-            forwarded: IdMap::default(),
-            questions: IdMap::default(),
-            greetings: IdMap::default(),
-            kept: crate::core::mcp::era::suspended::KeptAnswers::default(),
-            joint_news: crate::core::mcp::list_changes::JointNews::default(),
-            deadlines: Deadlines::default(),
+            servers: Servers::default(),
+            hosting: Hosting::default(),
+            peers: Peers::default(),
+            mcp,
+            clients: Clients::default(),
             shares: Shares::default(),
-            tokens: Tokens::unread(),
-            seal,
-            entropy,
-            outputs: VecDeque::new(),
-            work: 0,
+            effects,
         }
     }
 
     /// The tokens that `api` checks requests against.
     pub fn tokens(&self) -> &Tokens {
-        &self.tokens
+        &self.servers.tokens
     }
 
     /// Whose instance this is.
     pub fn server_of(&self, instance: InstanceId) -> Option<ServerId> {
-        Some(self.peers.get(self.instances.get(&instance)?)?.server)
+        Some(self.peers.known.get(self.hosting.instances.get(&instance)?)?.server)
     }
 
     pub fn is_running(&self) -> bool {
@@ -198,29 +108,29 @@ impl Core {
 
     /// Something is still to be performed.
     pub fn has_output(&self) -> bool {
-        !self.outputs.is_empty()
+        !self.effects.outputs.is_empty()
     }
 
     pub fn poll_output(&mut self) -> Option<Output> {
-        self.outputs.pop_front()
+        self.effects.outputs.pop_front()
     }
 
     pub fn next_deadline(&mut self) -> Option<u64> {
-        self.deadlines.earliest()
+        self.effects.deadlines.earliest()
     }
 
     /// Everything is at rest: no call, no client that waits for an answer, nothing to write, nobody on the way out.
     pub fn is_idle(&self) -> bool {
-        self.calls.is_empty()
-            && self.parked.len() == self.watchers.len()
-            && self.outbox.is_clean()
-            && self.decisions.are_recorded()
-            && self.servers.values().all(|server| server.removing.is_none())
-            && self.peers.values().all(|peer| !peer.leaving)
+        self.peers.calls.is_empty()
+            && self.clients.parked.len() == self.clients.watchers.len()
+            && self.servers.outbox.is_clean()
+            && self.servers.decisions.are_recorded()
+            && self.servers.known.values().all(|server| server.removing.is_none())
+            && self.peers.known.values().all(|peer| !peer.leaving)
     }
 
     pub fn handle(&mut self, input: Input<'_>, now: Now) {
-        self.now = now;
+        self.effects.now = now;
         match input {
             Input::Swept { providers, unusable } => self.swept(providers, unusable),
             Input::ShutdownAsked => self.shutdown_asked(),
@@ -234,12 +144,12 @@ impl Core {
             Input::PullProgressed { pull, step } => self.pull_progressed(pull, &step),
             Input::PullFailed { pull, why } => self.pull_failed(pull, &why),
             Input::Launched { instance } => {
-                self.launching.remove(&instance);
+                self.hosting.launching.remove(&instance);
                 self.advance_instance(instance, Event::Launched);
                 self.grant_slots();
             }
             Input::LaunchFailed { instance, why } => {
-                self.launching.remove(&instance);
+                self.hosting.launching.remove(&instance);
                 self.advance_instance(instance, Event::LaunchFailed(why));
                 self.grant_slots();
             }
@@ -259,8 +169,8 @@ impl Core {
 
     /// Lets every deadline pass that is due.
     pub fn tick(&mut self, now: Now) {
-        self.now = now;
-        while let Some(timer) = self.deadlines.pop_due(now.mono_ms) {
+        self.effects.now = now;
+        while let Some(timer) = self.effects.deadlines.pop_due(now.mono_ms) {
             match timer {
                 Timer::Call(id) => self.call_timed_out(id),
                 Timer::State(peer) => self.state_elapsed(peer),
@@ -270,7 +180,7 @@ impl Core {
                 Timer::Session(id) => self.session_elapsed(id),
                 Timer::List(id, list) => self.fetch_due(id, list),
                 Timer::JointList(list) => self.tell_joint(list),
-                Timer::Stdin(instance) => self.outputs.push_back(Output::CloseStdin { instance }),
+                Timer::Stdin(instance) => self.effects.outputs.push_back(Output::CloseStdin { instance }),
                 Timer::Unkept(server) => self.tell_unkept(server),
                 Timer::Flush => self.flush(),
                 Timer::Decisions => self.decisions_elapsed(),
@@ -294,9 +204,9 @@ impl Core {
     }
 
     fn store_opened(&mut self, snapshot: Option<Box<Snapshot>>) {
-        self.outbox.opened();
+        self.servers.outbox.opened();
         if let Some(snapshot) = snapshot
-            && !self.loaded
+            && !self.servers.loaded
         {
             self.load(*snapshot);
         }
@@ -306,7 +216,7 @@ impl Core {
 
     /// Servers start when nothing of an earlier life is left, and when it is known which they are.
     fn finish_boot(&mut self) {
-        if self.phase != (Phase::Booting { swept: true }) || !self.loaded {
+        if self.phase != (Phase::Booting { swept: true }) || !self.servers.loaded {
             return;
         }
         self.phase = Phase::Running;
@@ -318,7 +228,7 @@ impl Core {
             log::warn!("hosting is disabled by ENABLE_AGENT_WORKSPACES=false: no server is started");
             return;
         }
-        let mut up: Vec<&Server> = self.servers.values().filter(|server| server.desired_up).collect();
+        let mut up: Vec<&Server> = self.servers.known.values().filter(|server| server.desired_up).collect();
         up.sort_by(|a, b| a.definition.name.cmp(&b.definition.name));
         for id in up.into_iter().map(|server| server.main).collect::<Vec<_>>() {
             self.advance(id, Event::Start);
@@ -328,33 +238,33 @@ impl Core {
     // --- one life --------------------------------------------------------------------------------------
 
     fn advance_instance(&mut self, instance: InstanceId, event: Event) {
-        if let Some(peer) = self.instances.get(&instance) {
+        if let Some(peer) = self.hosting.instances.get(&instance) {
             self.advance(*peer, event);
         }
     }
 
     /// As below, for the conversation that everybody shares.
     fn advance_main(&mut self, id: ServerId, event: Event) {
-        if let Some(server) = self.servers.get(&id) {
+        if let Some(server) = self.servers.known.get(&id) {
             self.advance(server.main, event);
         }
     }
 
     /// The one way a peer's state changes.
     fn advance(&mut self, id: PeerId, event: Event) {
-        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let Some(peer) = self.peers.known.get_mut(&id) else { return };
         let server = peer.server;
         // What breaks a rule is not started, whoever asks for it.
-        let refused = self.servers.get(&server).is_some_and(|server| server.refused.is_some());
+        let refused = self.servers.known.get(&server).is_some_and(|server| server.refused.is_some());
         if refused && matches!(event, Event::Start | Event::Restart) {
             return;
         }
         let before = (peer.life.status(), peer.life.instance());
         let why = clients::news::event_name(&event);
-        let actions = peer.life.handle(event, &peer.definition, self.now.mono_ms);
+        let actions = peer.life.handle(event, &peer.definition, self.effects.now.mono_ms);
         let failed = actions.iter().any(|action| matches!(action, Action::Crashed { .. } | Action::Fault { .. }));
         self.act_all(id, actions);
-        let Some(peer) = self.peers.get(&id) else { return };
+        let Some(peer) = self.peers.known.get(&id) else { return };
         let after = peer.life.status();
         if before.0 != after {
             let instance = peer.life.instance().or(before.1);
@@ -386,21 +296,21 @@ impl Core {
     }
 
     fn act(&mut self, id: PeerId, action: Action) {
-        let peer = self.peers.get_mut(&id).expect("advance holds it");
+        let peer = self.peers.known.get_mut(&id).expect("advance holds it");
         match action {
             Action::Pull { policy } => self.pull(id, policy),
             Action::LeavePull => self.leave_pull(id),
             Action::Queue => match peer.restart_due {
-                true => self.restart_queue.push_back(id),
-                false => self.start_queue.push_back(id),
+                true => self.hosting.restart_queue.push_back(id),
+                false => self.hosting.start_queue.push_back(id),
             },
             Action::Launch { instance } => {
                 peer.begin_instance();
                 let (server, definition) = (peer.server, Arc::clone(&peer.definition));
                 let provider = definition.provider.clone().unwrap_or_else(|| self.settings.providers[0].clone());
-                self.instances.insert(instance, id);
-                self.launching.insert(instance);
-                self.outputs.push_back(Output::Launch { instance, server, provider, definition });
+                self.hosting.instances.insert(instance, id);
+                self.hosting.launching.insert(instance);
+                self.effects.outputs.push_back(Output::Launch { instance, server, provider, definition });
                 self.outbox_mark(id);
             }
             Action::Greet { instance } => self.greet(id, instance),
@@ -412,17 +322,19 @@ impl Core {
                 }
             }
             Action::FailInFlight => {
-                let fault = peer.restarting_fault(self.now);
+                let fault = peer.restarting_fault(self.effects.now);
                 self.fail_in_flight(id, &fault);
             }
-            Action::Knock { instance } => self.outputs.push_back(Output::Knock { instance }),
+            Action::Knock { instance } => self.effects.outputs.push_back(Output::Knock { instance }),
             Action::AskToStop { instance } => {
                 // Some servers, node among them, leave only at the end of their input. It comes a moment later: one that
                 // sees it first would be gone before it has seen the signal.
-                self.outputs.push_back(Output::Signal { instance, signal: StopSignal::Term });
-                self.deadlines.set(Timer::Stdin(instance), self.now.mono_ms + STDIN_GRACE.as_millis() as u64);
+                self.effects.outputs.push_back(Output::Signal { instance, signal: StopSignal::Term });
+                self.effects
+                    .deadlines
+                    .set(Timer::Stdin(instance), self.effects.now.mono_ms + STDIN_GRACE.as_millis() as u64);
             }
-            Action::Signal { instance, signal } => self.outputs.push_back(Output::Signal { instance, signal }),
+            Action::Signal { instance, signal } => self.effects.outputs.push_back(Output::Signal { instance, signal }),
             Action::Discard { instance } => self.discard(id, instance),
             Action::Crashed { instance, exit } => self.crashed(id, instance, exit),
             Action::Fault { message, launch } => {
@@ -438,48 +350,48 @@ impl Core {
                     self.answer_ready_waits(id);
                 }
             }
-            Action::Deadline { at_ms: Some(at_ms) } => self.deadlines.set(Timer::State(id), at_ms),
-            Action::Deadline { at_ms: None } => self.deadlines.cancel(Timer::State(id)),
+            Action::Deadline { at_ms: Some(at_ms) } => self.effects.deadlines.set(Timer::State(id), at_ms),
+            Action::Deadline { at_ms: None } => self.effects.deadlines.cancel(Timer::State(id)),
         }
     }
 
     /// An instance is over, and with it whatever it still owed.
     fn discard(&mut self, id: PeerId, instance: InstanceId) {
         self.end_stderr(id, instance);
-        let peer = self.peers.get_mut(&id).expect("advance holds it");
+        let peer = self.peers.known.get_mut(&id).expect("advance holds it");
         peer.pulse = None;
-        self.deadlines.cancel(Timer::Pulse(id));
+        self.effects.deadlines.cancel(Timer::Pulse(id));
         let fault = peer.end_fault();
         self.fail_in_flight(id, &fault);
-        self.instances.remove(&instance);
-        self.deadlines.cancel(Timer::Stdin(instance));
-        self.launching.remove(&instance);
-        self.outputs.push_back(Output::Discard { instance });
+        self.hosting.instances.remove(&instance);
+        self.effects.deadlines.cancel(Timer::Stdin(instance));
+        self.hosting.launching.remove(&instance);
+        self.effects.outputs.push_back(Output::Discard { instance });
     }
 
     fn grant_slots(&mut self) {
         loop {
-            let launching = self.launching.len();
-            let restart = self.restart_queue.front().filter(|_| launching < RESTARTS_AT_ONCE).is_some();
+            let launching = self.hosting.launching.len();
+            let restart = self.hosting.restart_queue.front().filter(|_| launching < RESTARTS_AT_ONCE).is_some();
             let start = launching < STARTS_AT_ONCE;
             let next = match (restart, start) {
-                (true, _) => self.restart_queue.pop_front(),
-                (false, true) => self.start_queue.pop_front(),
+                (true, _) => self.hosting.restart_queue.pop_front(),
+                (false, true) => self.hosting.start_queue.pop_front(),
                 (false, false) => None,
             };
             let Some(id) = next else { return };
-            if self.peers.get(&id).is_some_and(|peer| *peer.life.state() == State::Due) {
-                self.lives += 1;
-                self.advance(id, Event::Slot { instance: InstanceId(self.lives) });
+            if self.peers.known.get(&id).is_some_and(|peer| *peer.life.state() == State::Due) {
+                self.hosting.lives += 1;
+                self.advance(id, Event::Slot { instance: InstanceId(self.hosting.lives) });
             }
         }
     }
 
     fn crashed(&mut self, id: PeerId, instance: InstanceId, exit: Exit) {
-        let now = self.now;
+        let now = self.effects.now;
         self.end_stderr(id, instance);
-        let peer = self.peers.get_mut(&id).expect("advance holds it");
-        let log = self.servers.get(&peer.server).map(|server| &server.log);
+        let peer = self.peers.known.get_mut(&id).expect("advance holds it");
+        let log = self.servers.known.get(&peer.server).map(|server| &server.log);
         let stderr_tail = log.map(|log| log.crash_tail(instance)).unwrap_or_default();
         let (exit_code, signal, how) = match exit.cause {
             ExitCause::Code(code) => (Some(code), None, format!("exited with code {code}")),
@@ -500,7 +412,7 @@ impl Core {
     }
 
     fn state_elapsed(&mut self, id: PeerId) {
-        if let Some(peer) = self.peers.get_mut(&id)
+        if let Some(peer) = self.peers.known.get_mut(&id)
             && matches!(peer.life.state(), State::Greeting { .. })
         {
             let message = peer.diagnosis();
@@ -519,45 +431,45 @@ impl Core {
     // --- small things ---------------------------------------------------------------------------------------------
 
     fn mint_peer(&mut self) -> PeerId {
-        self.peers_minted += 1;
-        PeerId(self.peers_minted)
+        self.peers.minted += 1;
+        PeerId(self.peers.minted)
     }
 
     /// The conversation that everybody shares; a server that is known has one.
     fn main_of(&self, id: ServerId) -> &Peer {
-        &self.peers[&self.servers[&id].main]
+        &self.peers.known[&self.servers.known[&id].main]
     }
 
     fn main_of_mut(&mut self, id: ServerId) -> &mut Peer {
-        self.peers.get_mut(&self.servers[&id].main).expect("a server that is known has one")
+        self.peers.known.get_mut(&self.servers.known[&id].main).expect("a server that is known has one")
     }
 
     /// Of a server that is known: it, and the conversation that everybody shares.
     fn with_main(&self, id: ServerId) -> Option<(&Server, &Peer)> {
-        let server = self.servers.get(&id)?;
-        Some((server, &self.peers[&server.main]))
+        let server = self.servers.known.get(&id)?;
+        Some((server, &self.peers.known[&server.main]))
     }
 
     fn name_of(&self, id: PeerId) -> &str {
-        self.peers.get(&id).map_or("-", |peer| &peer.definition.name)
+        self.peers.known.get(&id).map_or("-", |peer| &peer.definition.name)
     }
 
     fn server_ids(&self) -> Vec<ServerId> {
-        let mut ids: Vec<ServerId> = self.servers.keys().copied().collect();
+        let mut ids: Vec<ServerId> = self.servers.known.keys().copied().collect();
         ids.sort();
         ids
     }
 
     fn peer_ids(&self) -> Vec<PeerId> {
-        let mut ids: Vec<PeerId> = self.peers.keys().copied().collect();
+        let mut ids: Vec<PeerId> = self.peers.known.keys().copied().collect();
         ids.sort();
         ids
     }
 
     /// What the store keeps of a server is its own state and that of its main peer.
     fn outbox_mark(&mut self, id: PeerId) {
-        if let Some(peer) = self.peers.get(&id).filter(|peer| peer.role == Role::Main) {
-            self.outbox.mark(peer.server);
+        if let Some(peer) = self.peers.known.get(&id).filter(|peer| peer.role == Role::Main) {
+            self.servers.outbox.mark(peer.server);
             self.schedule_flush();
         }
     }
@@ -566,7 +478,7 @@ impl Core {
         if self.phase == Phase::Flushing {
             self.flush();
         } else {
-            self.deadlines.set(Timer::Flush, self.now.mono_ms + WRITE_BEHIND_MS);
+            self.effects.deadlines.set(Timer::Flush, self.effects.now.mono_ms + WRITE_BEHIND_MS);
         }
     }
 }
@@ -590,11 +502,11 @@ mod tests {
             if queue_first {
                 actions.sort_by_key(|action| *action != Action::Queue);
             }
-            core.servers.insert(id, server);
-            core.peers.insert(main, peer);
+            core.servers.known.insert(id, server);
+            core.peers.known.insert(main, peer);
             core.act_all(main, actions);
-            assert!(matches!(core.peers[&main].life.state(), State::Launching { .. }));
-            let due = std::iter::from_fn(|| core.deadlines.pop_due(u64::MAX)).collect::<Vec<_>>();
+            assert!(matches!(core.peers.known[&main].life.state(), State::Launching { .. }));
+            let due = std::iter::from_fn(|| core.effects.deadlines.pop_due(u64::MAX)).collect::<Vec<_>>();
             assert!(due.contains(&Timer::State(main)), "queued first: {queue_first}");
         }
     }

@@ -3,17 +3,18 @@
 //! deadline, so a shutdown always ends.
 
 use crate::core::contract::Output;
+use crate::core::effects::Timer;
 use crate::core::hosting::lifecycle::Event;
-use crate::core::{Core, Phase, Timer};
+use crate::core::{Core, Phase};
 use crate::limits::{DRAIN_GRACE, STORE_WAIT};
 
 impl Core {
     pub(in crate::core) fn shutdown_asked(&mut self) {
         match self.phase {
             Phase::Booting { .. } | Phase::Running => {
-                log::info!("shutting down: no new calls, {} in flight or waiting", self.calls.len());
+                log::info!("shutting down: no new calls, {} in flight or waiting", self.peers.calls.len());
                 self.phase = Phase::Draining;
-                self.deadlines.set(Timer::Shutdown, self.now.mono_ms + DRAIN_GRACE.as_millis() as u64);
+                self.effects.deadlines.set(Timer::Shutdown, self.effects.now.mono_ms + DRAIN_GRACE.as_millis() as u64);
                 for id in self.peer_ids() {
                     self.review_queue(id);
                 }
@@ -31,15 +32,15 @@ impl Core {
 
     /// Moves the shutdown on as soon as its present phase has nothing left to wait for.
     pub(in crate::core) fn follow_shutdown(&mut self) {
-        if self.phase == Phase::Draining && self.peers.values().all(|peer| peer.lane.in_flight().is_empty()) {
+        if self.phase == Phase::Draining && self.peers.known.values().all(|peer| peer.lane.in_flight().is_empty()) {
             self.shutdown_elapsed();
         }
-        if self.phase == Phase::Stopping && self.peers.values().all(|peer| peer.life.instance().is_none()) {
+        if self.phase == Phase::Stopping && self.peers.known.values().all(|peer| peer.life.instance().is_none()) {
             self.phase = Phase::Flushing;
-            self.deadlines.set(Timer::Shutdown, self.now.mono_ms + STORE_WAIT.as_millis() as u64);
+            self.effects.deadlines.set(Timer::Shutdown, self.effects.now.mono_ms + STORE_WAIT.as_millis() as u64);
             self.flush();
         }
-        if self.phase == Phase::Flushing && (self.outbox.is_clean() || !self.outbox.available()) {
+        if self.phase == Phase::Flushing && (self.servers.outbox.is_clean() || !self.servers.outbox.available()) {
             self.leave();
         }
     }
@@ -61,7 +62,7 @@ impl Core {
         if self.phase != Phase::Over {
             self.phase = Phase::Over;
             self.leave_decisions();
-            self.outputs.push_back(Output::Exit);
+            self.effects.outputs.push_back(Output::Exit);
         }
     }
 }

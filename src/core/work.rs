@@ -11,18 +11,18 @@ use crate::limits::{
 impl Core {
     /// What the last `LineRead` or `StderrRead` has cost.
     pub fn work(&self) -> usize {
-        self.work
+        self.effects.work
     }
 
     /// Lines were read, and everything behind the first `before` outputs is to be done because of them.
     pub(in crate::core) fn charge(&mut self, lines: usize, bytes: usize, before: usize) {
-        let caused: usize = self.outputs.range(before..).map(price).sum();
-        self.work += lines * WORK_PER_LINE + bytes / BYTES_PER_WORK + caused;
+        let caused: usize = self.effects.outputs.range(before..).map(price).sum();
+        self.effects.work += lines * WORK_PER_LINE + bytes / BYTES_PER_WORK + caused;
     }
 
     /// Everybody has to be looked at, to find those whom it concerns.
     pub(in crate::core) fn charge_search(&mut self) {
-        self.work += (self.sessions.len() + self.posts.len()) / LOOKS_PER_WORK;
+        self.effects.work += (self.mcp.sessions.len() + self.mcp.posts.len()) / LOOKS_PER_WORK;
     }
 }
 

@@ -112,14 +112,16 @@ fn tools_progress_questions_and_cancellation_go_through() {
 
     client.request(2, "tools/call", json!({"name": "test_elicitation", "arguments": {"message": "who?"}}));
     let question = client.next();
-    assert_eq!((&question["method"], &question["params"]["message"]), (&json!("elicitation/create"), &json!("who?")));
+    let asked = (&question["method"], &question["params"]["message"]);
+    assert_eq!(asked, (&json!("elicitation/create"), &json!("who?")), "{question}");
     let content = json!({"action": "accept", "content": {"response": "me"}});
     client.send(json!({"jsonrpc": "2.0", "id": question["id"], "result": content}));
     assert!(text(&client.until(2).1).contains("action=accept"));
 
     let params = json!({"name": "test_slow", "arguments": {"ms": 60_000}, "_meta": {"progressToken": 7}});
     client.request(3, "tools/call", params);
-    assert_eq!(client.next()["params"]["progressToken"], 7);
+    let progress = client.next();
+    assert_eq!(progress["params"]["progressToken"], 7, "{progress}");
     client.send(json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 3}}));
     let logs = || String::from_utf8_lossy(&daemon.cli(&["logs", "everything"]).stdout).into_owned();
     assert!(eventually(SOON, || logs().contains("test_slow CANCELLED")), "{}", logs());

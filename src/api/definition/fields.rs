@@ -30,8 +30,18 @@ pub fn parse(body: &[u8]) -> Result<Definition, Fault> {
     from_fields(strict_json::object(body)?)
 }
 
-pub fn from_fields(mut given: Map<String, Value>) -> Result<Definition, Fault> {
+pub fn from_fields(given: Map<String, Value>) -> Result<Definition, Fault> {
     let missing = missing_values(&given);
+    let definition = but_for_values(given)?;
+    if !missing.is_empty() {
+        let message = format!("environment: these have no value: {}", missing.join(", "));
+        return Err(Fault::new(Code::SecretMissing, message).with("field", "environment").with("missing", missing));
+    }
+    Ok(definition)
+}
+
+/// As above, for a definition whose secrets are not at hand: variables that are `null` are left out.
+pub fn but_for_values(mut given: Map<String, Value>) -> Result<Definition, Fault> {
     let fetched = package::expand(&mut given)?;
     // A server with ports speaks on them, unless it says otherwise.
     let bridge_is_said = given.get("stdio_bridge").is_some_and(|value| !value.is_null());
@@ -49,10 +59,6 @@ pub fn from_fields(mut given: Map<String, Value>) -> Result<Definition, Fault> {
         fetched.furnish(&mut definition);
     }
     check(&definition)?;
-    if !missing.is_empty() {
-        let message = format!("environment: these have no value: {}", missing.join(", "));
-        return Err(Fault::new(Code::SecretMissing, message).with("field", "environment").with("missing", missing));
-    }
     Ok(definition)
 }
 

@@ -219,7 +219,7 @@ fn entry(found: &Found, around: &dyn Surroundings) -> Result<Entry, String> {
     let mut definition = draft.definition;
     definition.insert("name".to_string(), json!(name));
     // A `null` in the environment is left out here, so that what is unknown is no obstacle to judging the rest.
-    fields::from_fields(definition.clone()).map_err(|fault| fault.message)?;
+    fields::but_for_values(definition.clone()).map_err(|fault| fault.message)?;
     Ok(Entry { from: found.from.clone(), name, definition, needs, ignored: draft.ignored, disabled: draft.disabled })
 }
 

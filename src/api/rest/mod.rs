@@ -243,7 +243,7 @@ mod tests {
             (
                 "POST /api/v1/tokens",
                 r#"{"name":"ci","scopes":["mcp:call"],"servers":["a"]}"#,
-                r#"anonymous TokenCreate { name: "ci", scopes: ["mcp:call"], servers: ["a"] }"#,
+                r#"anonymous TokenCreate { wanted: TokenWanted { name: "ci", scopes: ["mcp:call"], servers: ["a"], lifetime_ms: None, rate_limit: None } }"#,
             ),
             (
                 "PATCH /api/v1/mcp/servers/a",

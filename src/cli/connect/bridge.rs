@@ -331,10 +331,16 @@ impl Bridge {
     fn pass_answer(&self, id: Option<&str>, mut reader: BufReader<Half>) -> Outcome {
         let Ok(head) = read_head(&mut reader) else { return Outcome::Broken(None) };
         let Ok(body) = Body::of(&head, "POST", reader) else { return Outcome::Broken(None) };
+        // The daemon closes it with this answer: a request that is written to it now may be lost.
+        let closes = head.header("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
         if is_stream(&head) {
-            return self.pass_stream(id, body);
+            return match self.pass_stream(id, body) {
+                Outcome::Done(_) if closes => Outcome::Done(None),
+                outcome @ (Outcome::Done(_) | Outcome::Forgotten(_) | Outcome::Broken(_)) => outcome,
+            };
         }
         let Ok((text, reader)) = read_whole(body) else { return Outcome::Broken(None) };
+        let reader = reader.filter(|_| !closes);
         match head.status {
             200 => self.say(&String::from_utf8_lossy(&text)),
             202 => {}

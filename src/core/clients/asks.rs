@@ -6,12 +6,13 @@ use crate::api::request::{Ask, Change, ServerRef};
 use crate::api::response::{Answer, StreamEvent};
 use crate::core::clients::parked::{Hand, WaitOn};
 use crate::core::contract::Output;
+use crate::core::effects::Timer;
 use crate::core::hosting::lifecycle::{Event, State};
 use crate::core::peers::listings::Listing;
 use crate::core::servers::decisions::Key;
 use crate::core::servers::outbox::{ChangeKind, Pending};
 use crate::core::servers::server::{Follower, Removal, Server};
-use crate::core::{Core, Phase, Timer};
+use crate::core::{Core, Phase};
 use crate::ids::{ConnId, InstanceId, ServerId, Uuid};
 use crate::limits::{FOLLOWERS_MAX, KEEP_ALIVE, SERVERS_MAX, SHUTDOWN_GRACE, STOP_GRACE, STORE_WAIT};
 use crate::model::definition::Definition;
@@ -32,7 +33,7 @@ impl Core {
         }
         if let Ask::Ready = ask {
             let answer = self.readiness();
-            self.outputs.push_back(Output::Answer { conn, answer });
+            self.effects.outputs.push_back(Output::Answer { conn, answer });
             return;
         }
         let is_call = matches!(ask, Ask::Call { .. });
@@ -46,13 +47,13 @@ impl Core {
             }
         };
         match done {
-            Ok(Some(answer)) => self.outputs.push_back(Output::Answer { conn, answer }),
+            Ok(Some(answer)) => self.effects.outputs.push_back(Output::Answer { conn, answer }),
             // Parked; the answer comes later.
             Ok(None) => {}
             Err(fault) => {
                 // Whatever refuses a call here does so before anything is sent.
                 let fault = if is_call { fault.outcome(Outcome::NotSent) } else { fault };
-                self.outputs.push_back(Output::Answer { conn, answer: Answer::Refused(fault) });
+                self.effects.outputs.push_back(Output::Answer { conn, answer: Answer::Refused(fault) });
             }
         }
     }
@@ -62,7 +63,7 @@ impl Core {
         match ask {
             Ask::Call { server, method, params, timeout_ms } => {
                 let id = self.find(&server, who)?;
-                self.call(conn, who, self.servers[&id].main, method, params, timeout_ms).map(|()| None)
+                self.call(conn, who, self.servers.known[&id].main, method, params, timeout_ms).map(|()| None)
             }
             Ask::Register { definition, wait } => self.register(conn, who, *definition, wait).map(|()| None),
             Ask::List { status, name } => Ok(Some(self.list(who, status.as_deref(), name.as_deref()))),
@@ -72,7 +73,7 @@ impl Core {
             }
             Ask::Definition { server } => {
                 let id = self.find(&server, who)?;
-                Ok(Some(Answer::Definition(Arc::clone(&self.servers[&id].definition))))
+                Ok(Some(Answer::Definition(Arc::clone(&self.servers.known[&id].definition))))
             }
             Ask::Patch { server, change } => self.patch(conn, who, self.find(&server, who)?, &change).map(|()| None),
             Ask::Restart { server } => self.restart(conn, self.find(&server, who)?).map(|()| None),
@@ -84,7 +85,7 @@ impl Core {
             Ask::Delete { server, volumes } => self.delete(conn, who, &server, volumes).map(|()| None),
             Ask::Logs { server, tail, since_unix_ms, follow, format } => {
                 let id = self.find(&server, who)?;
-                let entries = self.servers[&id].log.tail(tail, since_unix_ms.unwrap_or(0));
+                let entries = self.servers.known[&id].log.tail(tail, since_unix_ms.unwrap_or(0));
                 match follow {
                     false => Ok(Some(Answer::Logs { entries, format })),
                     true => self.follow_log(conn, who, id, entries).map(Some),
@@ -99,7 +100,7 @@ impl Core {
             Ask::Ready => unreachable!("answered before any phase is looked at"),
             Ask::TokenCreate { wanted } => self.token_create(conn, wanted).map(|()| None),
             Ask::TokenRotate { name, grace_ms } => self.token_rotate(conn, who, &name, grace_ms).map(|()| None),
-            Ask::TokenList => Ok(Some(Answer::Tokens(self.tokens.list().collect()))),
+            Ask::TokenList => Ok(Some(Answer::Tokens(self.servers.tokens.list().collect()))),
             Ask::TokenRevoke { name } => self.token_revoke(conn, name).map(|()| None),
         }
     }
@@ -108,9 +109,9 @@ impl Core {
     pub(in crate::core) fn find(&self, server: &ServerRef, who: &Principal) -> Result<ServerId, Fault> {
         let id = match server {
             ServerRef::Id(id) => Some(*id),
-            ServerRef::Name(name) => self.names.get(name).copied(),
+            ServerRef::Name(name) => self.servers.names.get(name).copied(),
         };
-        id.and_then(|id| self.servers.get(&id))
+        id.and_then(|id| self.servers.known.get(&id))
             .filter(|server| server.removing.is_none() && who.may_see(&server.definition.name))
             .map(|server| server.id)
             .ok_or_else(|| {
@@ -125,20 +126,21 @@ impl Core {
     fn list(&self, who: &Principal, status: Option<&str>, name: Option<&str>) -> Answer {
         let mut found: Vec<&Server> = self
             .servers
+            .known
             .values()
             .filter(|server| server.removing.is_none() && who.may_see(&server.definition.name))
-            .filter(|server| status.is_none_or(|wanted| self.peers[&server.main].life.status().wire() == wanted))
+            .filter(|server| status.is_none_or(|wanted| self.peers.known[&server.main].life.status().wire() == wanted))
             .filter(|server| name.is_none_or(|wanted| server.definition.name == wanted))
             .collect();
         found.sort_by(|a, b| a.definition.name.cmp(&b.definition.name));
-        let view = |server: &Server| server.view(&self.peers[&server.main], &self.settings, self.now);
+        let view = |server: &Server| server.view(&self.peers.known[&server.main], &self.settings, self.effects.now);
         Answer::List(found.into_iter().map(view).collect())
     }
 
     /// Is this a server (by name or id) whose own HTTP is passed through?
     pub fn speaks_http(&self, server: &str) -> bool {
         let of_http = |id: &ServerId| {
-            self.servers.get(id).is_some_and(|s| !s.definition.stdio_bridge && !s.definition.ports.is_empty())
+            self.servers.known.get(id).is_some_and(|s| !s.definition.stdio_bridge && !s.definition.ports.is_empty())
         };
         self.server_id(server).as_ref().is_some_and(of_http)
     }
@@ -152,7 +154,7 @@ impl Core {
         let id = self.server_id(server).ok_or_else(|| Fault::new(Code::NotFound, "there is no such server"))?;
         let id = self.find(&ServerRef::Id(id), who)?;
         let main = self.main_of(id);
-        main.admits(self.now.mono_ms, self.now)?;
+        main.admits(self.effects.now.mono_ms, self.effects.now)?;
         let instance = main.life.ready_instance().ok_or_else(|| {
             let message = format!("{} is starting", main.definition.name);
             Fault::new(Code::RestartInProgress, message).outcome(Outcome::NotSent).retry_after_ms(1_000)
@@ -162,14 +164,14 @@ impl Core {
 
     fn server_id(&self, server: &str) -> Option<ServerId> {
         let by_id = Uuid::try_parse(server).ok().map(ServerId);
-        by_id.or_else(|| self.names.get(server).copied())
+        by_id.or_else(|| self.servers.names.get(server).copied())
     }
 
     fn readiness(&self) -> Answer {
         let mut reasons = Vec::new();
-        if !self.loaded {
+        if !self.servers.loaded {
             reasons.push("the store has not been read yet".to_string());
-        } else if !self.outbox.available() {
+        } else if !self.servers.outbox.available() {
             reasons.push("the store is away; calls go on, changes are refused".to_string());
         }
         if self.phase == (Phase::Booting { swept: false }) {
@@ -193,15 +195,15 @@ impl Core {
         id: ServerId,
         entries: Vec<LogEntry>,
     ) -> Result<Answer, Fault> {
-        if self.servers[&id].followers.len() >= FOLLOWERS_MAX {
+        if self.servers.known[&id].followers.len() >= FOLLOWERS_MAX {
             let message = format!("{FOLLOWERS_MAX} clients follow this log already");
             return Err(Fault::new(Code::Unavailable, message).retry_after_ms(10_000));
         }
         self.take_watcher(&who.name)?;
-        let server = self.servers.get_mut(&id).expect("found");
+        let server = self.servers.known.get_mut(&id).expect("found");
         server.followers.push(Follower { conn, owner: Arc::clone(&who.name) });
-        self.parked.park(conn, WaitOn::Log(id));
-        self.deadlines.set(Timer::Stream(conn), self.now.mono_ms + KEEP_ALIVE.as_millis() as u64);
+        self.clients.parked.park(conn, WaitOn::Log(id));
+        self.effects.deadlines.set(Timer::Stream(conn), self.effects.now.mono_ms + KEEP_ALIVE.as_millis() as u64);
         Ok(Answer::Stream { session: None, events: entries.into_iter().map(StreamEvent::Log).collect() })
     }
 
@@ -210,19 +212,19 @@ impl Core {
     fn register(&mut self, conn: ConnId, who: &Principal, definition: Definition, wait: bool) -> Result<(), Fault> {
         self.check_place(&definition)?;
         self.check_ports(&definition, who, None)?;
-        if self.names.contains_key(&definition.name) {
+        if self.servers.names.contains_key(&definition.name) {
             let message = format!("name: a server named {} is registered already", definition.name);
             return Err(Fault::new(Code::NameTaken, message).with("field", "name"));
         }
-        if self.names.len() >= SERVERS_MAX {
+        if self.servers.names.len() >= SERVERS_MAX {
             let message = format!("this daemon hosts at most {SERVERS_MAX} servers");
             return Err(Fault::new(Code::Unavailable, message));
         }
         self.check_store()?;
-        let server = ServerId(self.entropy.uuid());
-        self.names.insert(definition.name.clone(), server);
+        let server = ServerId(self.effects.entropy.uuid());
+        self.servers.names.insert(definition.name.clone(), server);
         let definition = Arc::new(definition);
-        let row = StoredServer::new(server, (*definition).clone(), self.now.unix_ms);
+        let row = StoredServer::new(server, (*definition).clone(), self.effects.now.unix_ms);
         self.store(conn, Pending::Register { server, definition, conn, wait }, StoreOp::InsertServer(Box::new(row)));
         Ok(())
     }
@@ -233,7 +235,7 @@ impl Core {
         match ask {
             Ask::Register { definition, .. } => Some(Cow::Borrowed(definition)),
             Ask::Patch { server, change } => {
-                let old = &self.servers[&self.find(server, who).ok()?].definition;
+                let old = &self.servers.known[&self.find(server, who).ok()?].definition;
                 let (new, _) = fields::merge(old, &change.fields).ok()?;
                 let has_had = |new: &Definition| {
                     (&new.source, new.pull_policy, &new.network) == (&old.source, old.pull_policy, &old.network)
@@ -293,9 +295,9 @@ impl Core {
         own: Option<ServerId>,
     ) -> Result<(), Fault> {
         for (index, port) in definition.ports.iter().enumerate() {
-            let known = self.servers.values().filter(|server| server.refused.is_none());
+            let known = self.servers.known.values().filter(|server| server.refused.is_none());
             let known = known.map(|server| (server.id, &*server.definition));
-            let mut others = known.chain(self.outbox.proposed()).filter(|(id, _)| Some(*id) != own);
+            let mut others = known.chain(self.servers.outbox.proposed()).filter(|(id, _)| Some(*id) != own);
             if let Some((_, holder)) = others.find(|(_, other)| other.ports.iter().any(|p| p.collides_with(port))) {
                 let (field, name) = (format!("ports[{index}]"), Some(&holder.name).filter(|name| who.may_see(name)));
                 let whose = name.map_or("another server", String::as_str);
@@ -317,7 +319,7 @@ impl Core {
         let name = definition.name.clone();
         let warning = dropped.then_some(ENVIRONMENT_DROPPED);
         self.change(conn, id, Arc::new(definition), up, ChangeKind::Patch, warning)?;
-        self.names.insert(name, id);
+        self.servers.names.insert(name, id);
         Ok(())
     }
 
@@ -333,7 +335,7 @@ impl Core {
         };
         let Some(wanted) = change.fields.get("name").and_then(Value::as_str) else { return Err(why.clone()) };
         let name = fields::server_name(wanted).map_err(|why| Fault::field("name", why))?;
-        if self.names.get(&name).is_some_and(|taken| *taken != server.id) {
+        if self.servers.names.get(&name).is_some_and(|taken| *taken != server.id) {
             let message = format!("name: a server named {name} is registered already");
             return Err(Fault::new(Code::NameTaken, message).with("field", "name"));
         }
@@ -346,13 +348,13 @@ impl Core {
     /// What is already so needs no store.
     fn start(&mut self, conn: ConnId, id: ServerId) -> Result<(), Fault> {
         self.check_hosting()?;
-        if let Some(seq) = self.outbox.join_start(id, conn) {
-            self.park(conn, WaitOn::Stored(seq), self.now.mono_ms + STORE_WAIT.as_millis() as u64);
+        if let Some(seq) = self.servers.outbox.join_start(id, conn) {
+            self.park(conn, WaitOn::Stored(seq), self.effects.now.mono_ms + STORE_WAIT.as_millis() as u64);
             return Ok(());
         }
         self.changeable(id)?;
         self.reconsider(id)?;
-        let server = &self.servers[&id];
+        let server = &self.servers.known[&id];
         if server.desired_up {
             self.advance_main(id, Event::Start);
             self.park_for(conn, id, true);
@@ -365,8 +367,8 @@ impl Core {
     /// Done at once, whether it can be stored now or not.
     fn stop(&mut self, conn: ConnId, id: ServerId) {
         // Also if a change that was told to have failed may have brought its row up.
-        let server = &self.servers[&id];
-        match server.desired_up || server.changing || self.outbox.owes(id) {
+        let server = &self.servers.known[&id];
+        match server.desired_up || server.changing || self.servers.outbox.owes(id) {
             true => self.stop_now(id),
             false => {
                 self.retire_further_peers(id);
@@ -386,7 +388,7 @@ impl Core {
         warning: Option<&'static str>,
     ) -> Result<(), Fault> {
         self.check_store()?;
-        self.servers.get_mut(&id).expect("found").changing = true;
+        self.servers.known.get_mut(&id).expect("found").changing = true;
         let op = StoreOp::UpdateServer { id, definition: Arc::clone(&definition), desired_up: up };
         self.store(conn, Pending::Change { server: id, definition, up, conns: vec![conn], kind, warning }, op);
         Ok(())
@@ -396,7 +398,7 @@ impl Core {
         self.check_hosting()?;
         self.changeable(id)?;
         self.reconsider(id)?;
-        let server = &self.servers[&id];
+        let server = &self.servers.known[&id];
         if !server.desired_up {
             let message = format!("{} is stopped; start it instead", server.definition.name);
             return Err(Fault::new(Code::ServerStopped, message));
@@ -413,11 +415,11 @@ impl Core {
         let on_its_way = self.is_being_removed(server, who);
         let id = on_its_way.map_or_else(|| self.find(server, who), Ok)?;
         let grace_ms = (STOP_GRACE + SHUTDOWN_GRACE).as_millis() as u64;
-        self.park(conn, WaitOn::Gone(id), self.now.mono_ms + grace_ms);
+        self.park(conn, WaitOn::Gone(id), self.effects.now.mono_ms + grace_ms);
         match on_its_way {
             None => self.delete_now(id, volumes),
             // Its volumes may go with it as long as it is here; what is on its way out already goes anyway.
-            Some(_) if volumes && self.servers[&id].removing == Some(Removal::KeepsVolumes) => {
+            Some(_) if volumes && self.servers.known[&id].removing == Some(Removal::KeepsVolumes) => {
                 self.delete_now(id, volumes);
             }
             Some(_) => {}
@@ -429,9 +431,9 @@ impl Core {
     fn is_being_removed(&self, server: &ServerRef, who: &Principal) -> Option<ServerId> {
         let id = match server {
             ServerRef::Id(id) => Some(*id),
-            ServerRef::Name(name) => self.names.get(name).copied(),
+            ServerRef::Name(name) => self.servers.names.get(name).copied(),
         };
-        let server = self.servers.get(&id?)?;
+        let server = self.servers.known.get(&id?)?;
         let leaves =
             matches!(server.removing, Some(Removal::KeepsVolumes | Removal::TakesVolumes | Removal::VolumesLeave));
         (leaves && who.may_see(&server.definition.name)).then_some(server.id)
@@ -442,24 +444,24 @@ impl Core {
         match up {
             true => self.park_for_ready(conn, id, Hand::Started),
             false => {
-                self.park(conn, WaitOn::Down(id), self.now.mono_ms + 2 * STOP_GRACE.as_millis() as u64);
+                self.park(conn, WaitOn::Down(id), self.effects.now.mono_ms + 2 * STOP_GRACE.as_millis() as u64);
                 self.tell_waiting(id);
             }
         }
     }
 
     fn park_for_ready(&mut self, conn: ConnId, id: ServerId, after: Hand) {
-        self.park(conn, WaitOn::Ready { server: id, after }, self.now.mono_ms + self.start_wait_ms(id));
+        self.park(conn, WaitOn::Ready { server: id, after }, self.effects.now.mono_ms + self.start_wait_ms(id));
         self.tell_waiting(id);
     }
 
     /// One change at a time: the next must see the outcome of the last.
     fn changeable(&self, id: ServerId) -> Result<&Server, Fault> {
-        let server = &self.servers[&id];
+        let server = &self.servers.known[&id];
         // That it was stopped must not be found on disk by a daemon that comes after a later start.
-        match server.changing || self.decisions.is_open(&Key::Server(id)) {
+        match server.changing || self.servers.decisions.is_open(&Key::Server(id)) {
             false => Ok(server),
-            true if !self.outbox.available() => Err(store_unavailable()),
+            true if !self.servers.outbox.available() => Err(store_unavailable()),
             true => {
                 let message = format!("another change to {} is being stored", server.definition.name);
                 Err(Fault::new(Code::Unavailable, message).retry_after_ms(1_000))
@@ -475,16 +477,16 @@ impl Core {
     }
 
     pub(in crate::core) fn check_store(&self) -> Result<(), Fault> {
-        match self.outbox.available() {
+        match self.servers.outbox.available() {
             true => Ok(()),
             false => Err(store_unavailable()),
         }
     }
 
     pub(in crate::core) fn store(&mut self, conn: ConnId, pending: Pending, op: StoreOp) {
-        let seq = self.outbox.issue(pending);
-        self.outputs.push_back(Output::Store { seq, op });
-        self.park(conn, WaitOn::Stored(seq), self.now.mono_ms + STORE_WAIT.as_millis() as u64);
+        let seq = self.servers.outbox.issue(pending);
+        self.effects.outputs.push_back(Output::Store { seq, op });
+        self.park(conn, WaitOn::Stored(seq), self.effects.now.mono_ms + STORE_WAIT.as_millis() as u64);
     }
 }
 

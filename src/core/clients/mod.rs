@@ -5,3 +5,12 @@ pub mod log_ring;
 pub mod news;
 pub mod parked;
 pub mod waiting;
+
+use crate::core::clients::news::Watcher;
+use crate::core::clients::parked::Parked;
+
+#[derive(Default)]
+pub(in crate::core) struct Clients {
+    pub parked: Parked,
+    pub watchers: Vec<Watcher>,
+}

@@ -3,12 +3,13 @@
 //! watcher hears only of servers that its token may see.
 
 use crate::api::response::{Answer, StreamEvent};
+use crate::core::Core;
 use crate::core::clients::parked::WaitOn;
 use crate::core::contract::Output;
+use crate::core::effects::Timer;
 use crate::core::hosting::lifecycle::{Event, State};
 use crate::core::peers::peer::{Peer, Role};
 use crate::core::servers::server::{Follower, Server};
-use crate::core::{Core, Timer};
 use crate::ids::{ConnId, InstanceId, PeerId, ServerId};
 use crate::limits::{KEEP_ALIVE, LOG_UNKEPT_EVERY};
 use crate::model::fault::{Code, Fault};
@@ -33,15 +34,16 @@ impl Core {
         self.take_watcher(&who.name)?;
         let mut seen: Vec<&Server> = self
             .servers
+            .known
             .values()
             .filter(|server| server.removing.is_none() && who.may_see(&server.definition.name))
             .collect();
         seen.sort_by(|a, b| a.definition.name.cmp(&b.definition.name));
-        let state = |server: &Server| self.news_of(&self.peers[&server.main], NewsKind::State, String::new());
+        let state = |server: &Server| self.news_of(&self.peers.known[&server.main], NewsKind::State, String::new());
         let now = seen.into_iter().map(state).collect();
-        self.watchers.push(Watcher { conn, who: who.clone() });
-        self.parked.park(conn, WaitOn::News);
-        self.deadlines.set(Timer::Stream(conn), self.now.mono_ms + KEEP_ALIVE.as_millis() as u64);
+        self.clients.watchers.push(Watcher { conn, who: who.clone() });
+        self.clients.parked.park(conn, WaitOn::News);
+        self.effects.deadlines.set(Timer::Stream(conn), self.effects.now.mono_ms + KEEP_ALIVE.as_millis() as u64);
         Ok(Answer::News(now))
     }
 
@@ -61,23 +63,23 @@ impl Core {
     }
 
     pub(in crate::core) fn stop_watching(&mut self, conn: ConnId) {
-        self.deadlines.cancel(Timer::Stream(conn));
-        let left: Vec<Watcher> = self.watchers.extract_if(.., |watcher| watcher.conn == conn).collect();
+        self.effects.deadlines.cancel(Timer::Stream(conn));
+        let left: Vec<Watcher> = self.clients.watchers.extract_if(.., |watcher| watcher.conn == conn).collect();
         left.iter().for_each(|watcher| self.give_watcher_back(&watcher.who.name));
     }
 
     pub(in crate::core) fn stop_following(&mut self, conn: ConnId, server: ServerId) {
-        self.deadlines.cancel(Timer::Stream(conn));
-        let Some(server) = self.servers.get_mut(&server) else { return };
+        self.effects.deadlines.cancel(Timer::Stream(conn));
+        let Some(server) = self.servers.known.get_mut(&server) else { return };
         let left: Vec<Follower> = server.followers.extract_if(.., |follower| follower.conn == conn).collect();
         left.iter().for_each(|follower| self.give_watcher_back(&follower.owner));
     }
 
     /// A token was revoked: those who watch or follow a log with it hear nothing more.
     pub(in crate::core) fn end_watching(&mut self, owner: &str) {
-        let watching = self.watchers.extract_if(.., |watcher| &*watcher.who.name == owner);
+        let watching = self.clients.watchers.extract_if(.., |watcher| &*watcher.who.name == owner);
         let mut conns: Vec<ConnId> = watching.map(|watcher| watcher.conn).collect();
-        for server in self.servers.values_mut() {
+        for server in self.servers.known.values_mut() {
             conns.extend(server.followers.extract_if(.., |follower| &*follower.owner == owner).map(|left| left.conn));
         }
         self.shares.give_back(&Owner::Principal(owner.into()), Resource::Watchers, conns.len());
@@ -90,7 +92,7 @@ impl Core {
     /// Of a server, by its main peer.
     fn news_of(&self, main: &Peer, kind: NewsKind, why: String) -> News {
         News {
-            at_unix_ms: self.now.unix_ms,
+            at_unix_ms: self.effects.now.unix_ms,
             server: main.server,
             name: main.definition.name.clone(),
             instance: main.life.instance(),
@@ -103,8 +105,8 @@ impl Core {
 
     fn broadcast(&mut self, news: News) {
         let news = Arc::new(news);
-        for watcher in self.watchers.iter().filter(|watcher| watcher.who.may_see(&news.name)) {
-            self.outputs.push_back(Output::News { conn: watcher.conn, news: Arc::clone(&news) });
+        for watcher in self.clients.watchers.iter().filter(|watcher| watcher.who.may_see(&news.name)) {
+            self.effects.outputs.push_back(Output::News { conn: watcher.conn, news: Arc::clone(&news) });
         }
     }
 
@@ -117,7 +119,7 @@ impl Core {
         instance: Option<InstanceId>,
         why: &str,
     ) {
-        let Some(peer) = self.peers.get(&id) else { return };
+        let Some(peer) = self.peers.known.get(&id) else { return };
         let (name, to) = (&peer.definition.name, peer.life.status());
         let shown = instance.map_or_else(|| "-".to_string(), |instance| instance.to_string());
         log::info!("server={name} instance={shown} from={} to={} why={why}", from.wire(), to.wire());
@@ -131,7 +133,7 @@ impl Core {
 
     /// It is not as it should be: said in the daemon's log, in the server's, and to those who watch.
     pub(in crate::core) fn warn(&mut self, id: PeerId, text: String) {
-        let Some(peer) = self.peers.get(&id) else { return };
+        let Some(peer) = self.peers.known.get(&id) else { return };
         log::warn!("server={} {text}", peer.definition.name);
         if peer.role == Role::Main {
             let news = self.news_of(peer, NewsKind::Warning, text.clone());
@@ -142,9 +144,9 @@ impl Core {
 
     /// A crash loop is a health warning, told when it begins and whenever it gets worse.
     pub(in crate::core) fn tell_crash_loop(&mut self, id: PeerId) {
-        let Some(peer) = self.peers.get(&id) else { return };
+        let Some(peer) = self.peers.known.get(&id) else { return };
         if let State::Waiting { until_ms, looping: true } = *peer.life.state() {
-            let wait_ms = until_ms.saturating_sub(self.now.mono_ms);
+            let wait_ms = until_ms.saturating_sub(self.effects.now.mono_ms);
             let (level, cause) = (peer.life.crash_level(), peer.last_error.clone().unwrap_or_default());
             self.warn(id, format!("crash loop, level {level}: {cause}; the next start is in {wait_ms} ms"));
         }
@@ -162,30 +164,30 @@ impl Core {
     }
 
     fn log_entry(&mut self, id: PeerId, source: LogSource, text: String) {
-        let Some(peer) = self.peers.get(&id) else { return };
+        let Some(peer) = self.peers.known.get(&id) else { return };
         let (instance, id) = (peer.life.instance(), peer.server);
-        let Some(server) = self.servers.get_mut(&id) else { return };
-        let entry = LogEntry { at_unix_ms: self.now.unix_ms, instance, source, text };
+        let Some(server) = self.servers.known.get_mut(&id) else { return };
+        let entry = LogEntry { at_unix_ms: self.effects.now.unix_ms, instance, source, text };
         server.log.push(entry.clone());
         self.stream(id, entry);
     }
 
     /// An entry that is in the ring already: to the followers, and to the disk.
     pub(in crate::core) fn stream(&mut self, id: ServerId, entry: LogEntry) {
-        let Some(server) = self.servers.get(&id) else { return };
+        let Some(server) = self.servers.known.get(&id) else { return };
         for follower in &server.followers {
             let event = StreamEvent::Log(entry.clone());
-            self.outputs.push_back(Output::Event { conn: follower.conn, event });
+            self.effects.outputs.push_back(Output::Event { conn: follower.conn, event });
         }
-        self.outputs.push_back(Output::LogKeep { server: id, entry });
+        self.effects.outputs.push_back(Output::LogKeep { server: id, entry });
     }
 
     pub(in crate::core) fn stderr_read(&mut self, instance: InstanceId, bytes: &[u8]) {
-        self.work = 0;
-        let before = self.outputs.len();
+        self.effects.work = 0;
+        let before = self.effects.outputs.len();
         let Some(id) = self.server_of(instance) else { return self.charge(1, bytes.len(), before) };
-        if let Some(server) = self.servers.get_mut(&id) {
-            let fresh = server.log.stderr(instance, bytes, self.now);
+        if let Some(server) = self.servers.known.get_mut(&id) {
+            let fresh = server.log.stderr(instance, bytes, self.effects.now);
             self.stream_said(id, fresh);
         }
         self.charge(memchr_iter(b'\n', bytes).count().max(1), bytes.len(), before);
@@ -196,13 +198,15 @@ impl Core {
         for entry in fresh {
             self.stream(id, entry);
         }
-        if self.servers.get_mut(&id).is_some_and(|server| server.log.begins_to_skip()) {
-            self.deadlines.set(Timer::Unkept(id), self.now.mono_ms + LOG_UNKEPT_EVERY.as_millis() as u64);
+        if self.servers.known.get_mut(&id).is_some_and(|server| server.log.begins_to_skip()) {
+            self.effects
+                .deadlines
+                .set(Timer::Unkept(id), self.effects.now.mono_ms + LOG_UNKEPT_EVERY.as_millis() as u64);
         }
     }
 
     pub(in crate::core) fn tell_unkept(&mut self, id: ServerId) {
-        let told = self.servers.get_mut(&id).and_then(|server| server.log.tell_unkept(self.now));
+        let told = self.servers.known.get_mut(&id).and_then(|server| server.log.tell_unkept(self.effects.now));
         if let Some(entry) = told {
             self.stream(id, entry);
         }
@@ -210,16 +214,16 @@ impl Core {
 
     /// What an instance has begun to say when it ends is its own, and no part of what the next one says.
     pub(in crate::core) fn end_stderr(&mut self, id: PeerId, instance: InstanceId) {
-        let Some(id) = self.peers.get(&id).map(|peer| peer.server) else { return };
-        let Some(server) = self.servers.get_mut(&id) else { return };
-        for entry in server.log.end_stderr(instance, self.now) {
+        let Some(id) = self.peers.known.get(&id).map(|peer| peer.server) else { return };
+        let Some(server) = self.servers.known.get_mut(&id) else { return };
+        for entry in server.log.end_stderr(instance, self.effects.now) {
             self.stream(id, entry);
         }
     }
 
     /// What an earlier daemon had written down of this server's log.
     pub(in crate::core) fn log_restored(&mut self, id: ServerId, entries: Vec<LogEntry>) {
-        if let Some(server) = self.servers.get_mut(&id) {
+        if let Some(server) = self.servers.known.get_mut(&id) {
             server.log.restore(entries);
         }
     }
@@ -228,9 +232,9 @@ impl Core {
 
     /// How the daemon is, in one line.
     pub fn status_line(&self) -> String {
-        let main = || self.servers.values().map(|server| &self.peers[&server.main]);
+        let main = || self.servers.known.values().map(|server| &self.peers.known[&server.main]);
         let count = |wanted: Status| main().filter(|peer| peer.life.status() == wanted).count();
-        let (all, ready, calls) = (self.servers.len(), count(Status::Ready), self.calls.len());
+        let (all, ready, calls) = (self.servers.known.len(), count(Status::Ready), self.peers.calls.len());
         let unwell =
             [Status::Unresponsive, Status::Backoff, Status::Failed].map(|status| (count(status), status.wire()));
         let unwell = unwell.iter().filter(|(n, _)| *n > 0).map(|(n, status)| format!(", {n} {status}"));
@@ -239,8 +243,8 @@ impl Core {
 
     /// Each server in a line, by name.
     pub fn summary(&self) -> Vec<String> {
-        let summary = |server: &Server| server.summary(&self.peers[&server.main], self.now);
-        let mut lines: Vec<String> = self.servers.values().map(summary).collect();
+        let summary = |server: &Server| server.summary(&self.peers.known[&server.main], self.effects.now);
+        let mut lines: Vec<String> = self.servers.known.values().map(summary).collect();
         lines.sort();
         lines.splice(..0, self.shares.summary());
         lines

@@ -2,26 +2,27 @@
 //! as the state allows it, at its deadline, or never, because it has left.
 
 use crate::api::response::Answer;
+use crate::core::Core;
 use crate::core::clients::parked::{Hand, WaitOn};
 use crate::core::contract::Output;
+use crate::core::effects::Timer;
 use crate::core::hosting::lifecycle::State;
 use crate::core::peers::peer::Role;
 use crate::core::servers::decisions::Key;
-use crate::core::{Core, Timer};
 use crate::ids::{ConnId, PeerId, ServerId};
 use crate::model::fault::{Code, Fault};
 
 impl Core {
     pub(in crate::core) fn park(&mut self, conn: ConnId, on: WaitOn, until_ms: u64) {
-        self.parked.park(conn, on);
-        self.deadlines.set(Timer::Client(conn), until_ms);
+        self.clients.parked.park(conn, on);
+        self.effects.deadlines.set(Timer::Client(conn), until_ms);
     }
 
     /// Gives a waiting client its one answer. One that is gone, or has had it, gets nothing.
     pub(in crate::core) fn answer(&mut self, conn: ConnId, answer: Answer) {
-        if self.parked.release(conn).is_some() {
-            self.deadlines.cancel(Timer::Client(conn));
-            self.outputs.push_back(Output::Answer { conn, answer });
+        if self.clients.parked.release(conn).is_some() {
+            self.effects.deadlines.cancel(Timer::Client(conn));
+            self.effects.outputs.push_back(Output::Answer { conn, answer });
         }
     }
 
@@ -39,10 +40,10 @@ impl Core {
         let Some((server, main)) = self.with_main(id).filter(|(server, _)| server.removing.is_none()) else {
             return Answer::Refused(Fault::new(Code::NotFound, "the server was removed meanwhile"));
         };
-        let view = || Box::new(server.view(main, &self.settings, self.now));
+        let view = || Box::new(server.view(main, &self.settings, self.effects.now));
         match after {
             Hand::Registered => Answer::Registered(view()),
-            Hand::Restarted if main.start_failed => Answer::Refused(main.restarted_in_vain(self.now)),
+            Hand::Restarted if main.start_failed => Answer::Refused(main.restarted_in_vain(self.effects.now)),
             Hand::Started | Hand::Restarted => Answer::Status(view()),
         }
     }
@@ -51,7 +52,7 @@ impl Core {
     pub(in crate::core) fn tell_waiting(&mut self, id: ServerId) {
         let Some((_, main)) = self.with_main(id) else { return };
         let state = main.life.state().clone();
-        for (conn, on) in self.parked.on_server(id) {
+        for (conn, on) in self.clients.parked.on_server(id) {
             let over = match on {
                 WaitOn::Ready { .. } | WaitOn::Advertised(_) => match state {
                     State::Ready { .. } | State::Unresponsive { .. } | State::Down | State::Failed => true,
@@ -64,7 +65,7 @@ impl Core {
                     | State::Stopping { .. } => false,
                 },
                 WaitOn::Down(_) => {
-                    matches!(state, State::Down | State::Failed) && self.decisions.is_settled(&Key::Server(id))
+                    matches!(state, State::Down | State::Failed) && self.servers.decisions.is_settled(&Key::Server(id))
                 }
                 WaitOn::Gone(_)
                 | WaitOn::Reply(_)
@@ -87,9 +88,9 @@ impl Core {
 
     /// The start has failed in a way that waiting will not mend: say so at once.
     pub(in crate::core) fn answer_ready_waits(&mut self, peer: PeerId) {
-        let Some(main) = self.peers.get(&peer).filter(|peer| peer.role == Role::Main) else { return };
+        let Some(main) = self.peers.known.get(&peer).filter(|peer| peer.role == Role::Main) else { return };
         let id = main.server;
-        for (conn, on) in self.parked.on_server(id) {
+        for (conn, on) in self.clients.parked.on_server(id) {
             if let WaitOn::Ready { after, .. } = on {
                 let answer = self.ready_answer(id, after);
                 self.answer(conn, answer);
@@ -98,7 +99,7 @@ impl Core {
     }
 
     pub(in crate::core) fn wait_timed_out(&mut self, conn: ConnId) {
-        let Some(on) = self.parked.get(conn) else { return };
+        let Some(on) = self.clients.parked.get(conn) else { return };
         match on {
             WaitOn::Ready { server, after } => {
                 let answer = self.ready_answer(server, after);
@@ -125,12 +126,12 @@ impl Core {
     }
 
     pub(in crate::core) fn client_gone(&mut self, conn: ConnId) {
-        self.deadlines.cancel(Timer::Client(conn));
-        match self.parked.release(conn) {
+        self.effects.deadlines.cancel(Timer::Client(conn));
+        match self.clients.parked.release(conn) {
             Some(WaitOn::Reply(call)) => self.abandon_call(call, None, "the client has disconnected"),
             Some(WaitOn::Post(post)) => self.post_lost(post, conn),
             Some(WaitOn::GetStream(session)) => self.get_stream_lost(session, conn),
-            Some(WaitOn::Advertised(_)) => _ = self.greetings.remove(&conn),
+            Some(WaitOn::Advertised(_)) => _ = self.mcp.greetings.remove(&conn),
             Some(WaitOn::Log(id)) => self.stop_following(conn, id),
             Some(WaitOn::News) => self.stop_watching(conn),
             // What they asked for goes on without them.

@@ -30,28 +30,31 @@ impl Core {
     /// The server's image is wanted: by itself alone, or as one of several.
     pub(in crate::core) fn pull(&mut self, id: PeerId, policy: PullPolicy) {
         let Some(image) = self.image_of(id) else { return };
-        let known = self.pulls.map.values_mut().find(|pull| pull.image == image && pull.policy == policy);
+        let known = self.hosting.pulls.map.values_mut().find(|pull| pull.image == image && pull.policy == policy);
         match known {
             Some(pull) => _ = pull.waiting.insert(id),
             None => {
-                self.pulls.minted += 1;
-                let pull = PullId(self.pulls.minted);
-                self.pulls.map.insert(pull, Pull { image: image.clone(), policy, waiting: BTreeSet::from([id]) });
-                self.outputs.push_back(Output::Pull { pull, image, policy });
+                self.hosting.pulls.minted += 1;
+                let pull = PullId(self.hosting.pulls.minted);
+                self.hosting
+                    .pulls
+                    .map
+                    .insert(pull, Pull { image: image.clone(), policy, waiting: BTreeSet::from([id]) });
+                self.effects.outputs.push_back(Output::Pull { pull, image, policy });
             }
         }
         self.extend_ready_waits(id);
     }
 
     pub(in crate::core) fn leave_pull(&mut self, id: PeerId) {
-        for pull in self.pulls.map.values_mut() {
+        for pull in self.hosting.pulls.map.values_mut() {
             pull.waiting.remove(&id);
         }
-        let pulls = &mut self.pulls.map;
+        let pulls = &mut self.hosting.pulls.map;
         let left: Vec<PullId> = pulls.iter().filter(|(_, p)| p.waiting.is_empty()).map(|(pull, _)| *pull).collect();
         for pull in left {
-            self.pulls.map.remove(&pull);
-            self.outputs.push_back(Output::AbandonPull { pull });
+            self.hosting.pulls.map.remove(&pull);
+            self.effects.outputs.push_back(Output::AbandonPull { pull });
         }
         if let Some(pull) = self.image_pull_of(id) {
             *pull = None;
@@ -59,7 +62,7 @@ impl Core {
     }
 
     pub(in crate::core) fn pulled(&mut self, pull: PullId) {
-        let Some(Pull { image, waiting, .. }) = self.pulls.map.remove(&pull) else { return };
+        let Some(Pull { image, waiting, .. }) = self.hosting.pulls.map.remove(&pull) else { return };
         for id in waiting {
             if let Some(Some(pull)) = self.image_pull_of(id) {
                 *pull = ImagePull { state: PullState::Done, bytes: pull.total, total: pull.total, ..NO_PULL };
@@ -71,7 +74,7 @@ impl Core {
     }
 
     pub(in crate::core) fn pull_failed(&mut self, pull: PullId, why: &LaunchFault) {
-        let Some(Pull { waiting, .. }) = self.pulls.map.remove(&pull) else { return };
+        let Some(Pull { waiting, .. }) = self.hosting.pulls.map.remove(&pull) else { return };
         for id in waiting {
             if let Some(pull) = self.image_pull_of(id) {
                 let pull = pull.get_or_insert(NO_PULL);
@@ -82,7 +85,7 @@ impl Core {
     }
 
     pub(in crate::core) fn pull_progressed(&mut self, pull: PullId, step: &PullStep) {
-        let Some(Pull { image, waiting, .. }) = self.pulls.map.get(&pull) else { return };
+        let Some(Pull { image, waiting, .. }) = self.hosting.pulls.map.get(&pull) else { return };
         let (image, waiting) = (image.clone(), waiting.clone());
         for id in waiting {
             let Some(pull) = self.image_pull_of(id) else { continue };
@@ -94,8 +97,8 @@ impl Core {
 
     /// What is shown of the pull that a peer waits for. Its server's: all of them start from the same image.
     fn image_pull_of(&mut self, id: PeerId) -> Option<&mut Option<ImagePull>> {
-        let server = self.peers.get(&id)?.server;
-        self.servers.get_mut(&server).map(|server| &mut server.image_pull)
+        let server = self.peers.known.get(&id)?.server;
+        self.servers.known.get_mut(&server).map(|server| &mut server.image_pull)
     }
 
     /// How long a client may wait for this server from now on: a start, and before it the image. A little longer than the
@@ -120,18 +123,18 @@ impl Core {
 
     /// The time to start counts from the end of the pull.
     fn extend_ready_waits(&mut self, id: PeerId) {
-        let Some(main) = self.peers.get(&id).filter(|peer| peer.role == Role::Main) else { return };
+        let Some(main) = self.peers.known.get(&id).filter(|peer| peer.role == Role::Main) else { return };
         let server = main.server;
-        let until_ms = self.now.mono_ms + self.start_wait_ms(server);
-        for (conn, on) in self.parked.on_server(server) {
+        let until_ms = self.effects.now.mono_ms + self.start_wait_ms(server);
+        for (conn, on) in self.clients.parked.on_server(server) {
             if let WaitOn::Ready { .. } = on {
-                self.deadlines.set(crate::core::Timer::Client(conn), until_ms);
+                self.effects.deadlines.set(crate::core::effects::Timer::Client(conn), until_ms);
             }
         }
     }
 
     fn image_of(&self, id: PeerId) -> Option<String> {
-        match &self.peers.get(&id)?.definition.source {
+        match &self.peers.known.get(&id)?.definition.source {
             Source::Image(image) => Some(image.clone()),
             Source::HostRootfs => None,
         }

@@ -2,11 +2,12 @@
 //! sessions, started when the first of them comes: a peer in the role `Stateless`, which ends with the main one's present
 //! life. One that speaks no other version needs none. Also how peers besides the main one come to an end.
 
+use crate::core::Core;
+use crate::core::effects::Timer;
 use crate::core::hosting::lifecycle::{Event, State};
 use crate::core::mcp::era::stateless::{Support, own_meta};
 use crate::core::peers::calls::Caller;
 use crate::core::peers::peer::{Advertised, Dialect, Hello, Peer, Refusal, Role};
-use crate::core::{Core, Timer};
 use crate::ids::{InstanceId, PeerId, ServerId};
 use crate::limits::{DISCOVER_TIMEOUT, SERVER_INFO_MAX};
 use crate::model::protocol::STATELESS;
@@ -18,7 +19,7 @@ use std::sync::Arc;
 impl Core {
     pub(in crate::core) fn start_stateless_peer(&mut self, server: ServerId) {
         let id = self.mint_peer();
-        let known = self.servers.get_mut(&server).expect("found");
+        let known = self.servers.known.get_mut(&server).expect("found");
         known.support = Support::Asked(id);
         let mut definition = (*known.definition).clone();
         // The ports are the main peer's; and whoever waits for this one has waited for that already.
@@ -27,14 +28,14 @@ impl Core {
         log::info!("server={} a second instance is started for clients without sessions", definition.name);
         let mut peer = Peer::new(id, server, Role::Stateless, Arc::new(definition));
         peer.dialect = Dialect::Stateless;
-        self.peers.insert(id, peer);
+        self.peers.known.insert(id, peer);
         self.advance(id, Event::Start);
     }
 
     /// The life of the main peer changes: other peers of the old one have no place in the new.
     pub(in crate::core) fn retire_further_peers(&mut self, server: ServerId) {
         self.retire_session_peers(server);
-        let Some(known) = self.servers.get_mut(&server) else { return };
+        let Some(known) = self.servers.known.get_mut(&server) else { return };
         match std::mem::take(&mut known.support) {
             Support::Yes(own) if own == known.main => known.support = Support::Yes(own),
             Support::Yes(peer) => self.dismiss(peer),
@@ -49,7 +50,7 @@ impl Core {
 
     /// A peer besides the main one has ended without anybody having asked for that, and nothing will start it again.
     pub(in crate::core) fn further_peer_over(&mut self, id: PeerId) {
-        let Some(peer) = self.peers.get(&id) else { return };
+        let Some(peer) = self.peers.known.get(&id) else { return };
         if !matches!(peer.life.state(), State::Down | State::Failed) || peer.leaving {
             return;
         }
@@ -59,7 +60,9 @@ impl Core {
             Role::Session(_) => self.release_session_peer(id, "its own instance has ended"),
             // The next client has another.
             Role::Stateless => {
-                if let Some(known) = self.servers.get_mut(&server).filter(|known| known.support == Support::Yes(id)) {
+                if let Some(known) =
+                    self.servers.known.get_mut(&server).filter(|known| known.support == Support::Yes(id))
+                {
                     known.support = Support::Unknown;
                 }
                 self.not_spoken(id, server);
@@ -70,7 +73,7 @@ impl Core {
 
     /// Nobody needs it any more.
     pub(in crate::core) fn dismiss(&mut self, id: PeerId) {
-        if let Some(peer) = self.peers.get_mut(&id) {
+        if let Some(peer) = self.peers.known.get_mut(&id) {
             peer.leaving = true;
             self.advance(id, Event::Stop);
         }
@@ -79,16 +82,16 @@ impl Core {
     /// One that was dismissed is forgotten as soon as it is down.
     pub(in crate::core) fn forget_if_left(&mut self, id: PeerId) {
         let left = |peer: &&Peer| peer.leaving && *peer.life.state() == State::Down;
-        if self.peers.get(&id).filter(left).is_some() {
+        if self.peers.known.get(&id).filter(left).is_some() {
             self.forget_peer(id);
         }
     }
 
     /// The last of a peer: nothing of it runs.
     pub(in crate::core) fn forget_peer(&mut self, id: PeerId) {
-        self.deadlines.cancel(Timer::State(id));
+        self.effects.deadlines.cancel(Timer::State(id));
         self.fail_rounds(id);
-        if let Some(mut peer) = self.peers.remove(&id) {
+        if let Some(mut peer) = self.peers.known.remove(&id) {
             self.forget_lists(&mut peer);
         }
     }
@@ -100,14 +103,14 @@ impl Core {
     }
 
     pub(in crate::core) fn stateless_peer_discovered(&mut self, id: PeerId, instance: InstanceId, reply: &Reply<'_>) {
-        let server = self.peers[&id].server;
+        let server = self.peers.known[&id].server;
         let Some(advertised) = read_discovery(reply) else { return self.not_spoken(id, server) };
         self.greeted_stateless(id, instance, advertised);
         self.support_decided(server, Support::Yes(id));
     }
 
     fn greeted_stateless(&mut self, id: PeerId, instance: InstanceId, advertised: Advertised) {
-        let peer = self.peers.get_mut(&id).expect("it replied");
+        let peer = self.peers.known.get_mut(&id).expect("it replied");
         let server_info = Some(advertised.server_info.clone().into_bytes());
         peer.hello = Some(Hello { server_info, protocol_version: Some(STATELESS.to_string()) });
         (peer.advertised, peer.listen, peer.dialect) = (Some(advertised), None, Dialect::Stateless);
@@ -120,7 +123,7 @@ impl Core {
 
     /// It does not want to be initialized: perhaps it is of the other era.
     pub(in crate::core) fn initialize_refused(&mut self, id: PeerId, instance: InstanceId, refusal: Refusal) {
-        self.peers.get_mut(&id).expect("it replied").refusal = Some(refusal);
+        self.peers.known.get_mut(&id).expect("it replied").refusal = Some(refusal);
         self.discover(id, instance, Some(DISCOVER_TIMEOUT.as_millis() as u64));
     }
 
@@ -134,8 +137,8 @@ impl Core {
         let Some(advertised) = read_discovery(reply) else { return self.undiscovered(id, instance, refusal) };
         log::info!("server={} speaks {STATELESS} only: clients with sessions are translated", self.name_of(id));
         self.greeted_stateless(id, instance, advertised);
-        let main = self.peers.get(&id).filter(|peer| peer.role == Role::Main);
-        let known = main.and_then(|peer| self.servers.get(&peer.server));
+        let main = self.peers.known.get(&id).filter(|peer| peer.role == Role::Main);
+        let known = main.and_then(|peer| self.servers.known.get(&peer.server));
         match known.map(|server| (server.id, server.support)) {
             // It serves them itself.
             Some((server, Support::Unknown | Support::No)) => self.support_decided(server, Support::Yes(id)),
@@ -145,7 +148,9 @@ impl Core {
 
     /// It does not speak that version, so nobody needs this peer.
     pub(in crate::core) fn not_spoken(&mut self, id: PeerId, server: ServerId) {
-        let Some(known) = self.servers.get(&server).filter(|known| known.support == Support::Asked(id)) else { return };
+        let Some(known) = self.servers.known.get(&server).filter(|known| known.support == Support::Asked(id)) else {
+            return;
+        };
         let main = known.main;
         log::info!("server={} does not speak {STATELESS}: its clients are translated", known.definition.name);
         self.support_decided(server, Support::No);
@@ -155,7 +160,7 @@ impl Core {
 
     /// One that is not greeted in time, or dies before, does not speak the version either.
     pub(in crate::core) fn stateless_peer_failed(&mut self, id: PeerId) {
-        let Some(peer) = self.peers.get(&id).filter(|peer| peer.role == Role::Stateless) else { return };
+        let Some(peer) = self.peers.known.get(&id).filter(|peer| peer.role == Role::Stateless) else { return };
         if !matches!(peer.life.state(), State::Ready { .. }) {
             self.not_spoken(id, peer.server);
         }

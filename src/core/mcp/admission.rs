@@ -4,13 +4,14 @@
 
 use crate::api::request::Takes;
 use crate::api::response::{Answer, StreamEvent};
+use crate::core::Core;
 use crate::core::clients::parked::WaitOn;
 use crate::core::contract::Output;
+use crate::core::effects::Timer;
 use crate::core::mcp::event_log::EventLog;
 use crate::core::mcp::sessions::{Abilities, Listening, PendingPost, Session};
 use crate::core::mcp::wording::{INVALID_PARAMS, fault_message, rpc_error};
 use crate::core::peers::calls::Stage;
-use crate::core::{Core, Timer};
 use crate::ids::{CallId, ConnId, PostId, ServerId, SessionId};
 use crate::limits::SESSION_IDLE;
 use crate::model::fault::{Code, Fault, Outcome};
@@ -52,11 +53,11 @@ impl Core {
             Some(server) if self.main_of(server).advertised.is_some() => self.welcome(conn, target, greeting),
             Some(server) => {
                 let main = self.main_of(server);
-                let deadline_ms = self.now.mono_ms + main.definition.startup_timeout_ms;
-                if let Err(fault) = main.admits(deadline_ms, self.now) {
+                let deadline_ms = self.effects.now.mono_ms + main.definition.startup_timeout_ms;
+                if let Err(fault) = main.admits(deadline_ms, self.effects.now) {
                     return self.refuse_message(conn, Some(id), &fault);
                 }
-                self.greetings.insert(conn, greeting);
+                self.mcp.greetings.insert(conn, greeting);
                 self.park(conn, WaitOn::Advertised(server), deadline_ms);
             }
         }
@@ -64,9 +65,9 @@ impl Core {
 
     /// The server has told who it is, or will not: those who wait to be introduced need not wait any longer.
     pub(in crate::core) fn answer_greeting(&mut self, conn: ConnId, server: ServerId) {
-        let Some(greeting) = self.greetings.remove(&conn) else { return };
-        self.parked.release(conn);
-        self.deadlines.cancel(Timer::Client(conn));
+        let Some(greeting) = self.mcp.greetings.remove(&conn) else { return };
+        self.clients.parked.release(conn);
+        self.effects.deadlines.cancel(Timer::Client(conn));
         match self.with_main(server) {
             Some((_, main)) if main.advertised.is_some() => self.welcome(conn, Some(server), greeting),
             Some((known, main)) => {
@@ -99,8 +100,8 @@ impl Core {
             Takes::Stream => {
                 let events = vec![StreamEvent::Message { id: None, data: message.into() }];
                 let answer = Answer::Stream { session: Some(session), events };
-                self.outputs.push_back(Output::Answer { conn, answer });
-                self.outputs.push_back(Output::EndStream { conn });
+                self.effects.outputs.push_back(Output::Answer { conn, answer });
+                self.effects.outputs.push_back(Output::EndStream { conn });
             }
         }
     }
@@ -112,8 +113,8 @@ impl Core {
         greeting: &Greeting,
     ) -> Result<SessionId, Fault> {
         self.make_session_room(&greeting.owner)?;
-        let id = SessionId(self.entropy.uuid());
-        self.sessions.insert(Session {
+        let id = SessionId(self.effects.entropy.uuid());
+        self.mcp.sessions.insert(Session {
             id,
             endpoint: at,
             peer: None,
@@ -130,13 +131,13 @@ impl Core {
             streams: BTreeMap::new(),
             streams_minted: 0,
             calls: Vec::new(),
-            used_ms: self.now.mono_ms,
+            used_ms: self.effects.now.mono_ms,
             old_stream: false,
         });
-        self.deadlines.set(Timer::Session(id), self.now.mono_ms + SESSION_IDLE.as_millis() as u64);
+        self.effects.deadlines.set(Timer::Session(id), self.effects.now.mono_ms + SESSION_IDLE.as_millis() as u64);
         if let Some(server) = at {
             match self.serving(id, server) {
-                Ok(serving) => self.sessions.get_mut(id).expect("just opened").peer = Some(serving),
+                Ok(serving) => self.mcp.sessions.get_mut(id).expect("just opened").peer = Some(serving),
                 Err(fault) => {
                     self.end_session(id, "there is no instance for it");
                     return Err(fault);
@@ -152,8 +153,8 @@ impl Core {
         let share = Owner::Principal(Arc::clone(owner));
         while let Err(short) = self.shares.take(&share, Resource::Sessions, 1) {
             let (idlest, whose) = match short {
-                Short::Owner => (self.sessions.idlest_of(owner, |_| 1, None), "your"),
-                Short::Whole => (self.sessions.idlest(|_| 1, None), "all"),
+                Short::Owner => (self.mcp.sessions.idlest_of(owner, |_| 1, None), "your"),
+                Short::Whole => (self.mcp.sessions.idlest(|_| 1, None), "all"),
             };
             let Some(idlest) = idlest else {
                 let message = format!("{whose} sessions are open and busy; end some first");
@@ -165,24 +166,24 @@ impl Core {
     }
 
     pub(in crate::core) fn session_elapsed(&mut self, id: SessionId) {
-        let Some(session) = self.sessions.get(id) else { return };
+        let Some(session) = self.mcp.sessions.get(id) else { return };
         let idle_ms = SESSION_IDLE.as_millis() as u64;
-        let due_ms = if session.is_busy() { self.now.mono_ms + idle_ms } else { session.used_ms + idle_ms };
-        match due_ms <= self.now.mono_ms {
+        let due_ms = if session.is_busy() { self.effects.now.mono_ms + idle_ms } else { session.used_ms + idle_ms };
+        match due_ms <= self.effects.now.mono_ms {
             true => self.end_session(id, "it was idle for too long"),
-            false => self.deadlines.set(Timer::Session(id), due_ms),
+            false => self.effects.deadlines.set(Timer::Session(id), due_ms),
         }
     }
 
     pub(in crate::core) fn end_session(&mut self, id: SessionId, why: &str) {
-        let Some(session) = self.sessions.remove(id) else { return };
+        let Some(session) = self.mcp.sessions.remove(id) else { return };
         let owner = Owner::Principal(Arc::clone(&session.owner));
         self.shares.give_back(&owner, Resource::Sessions, 1);
         self.shares.give_back(&owner, Resource::Memory, session.log.bytes());
         log::debug!("session of {} ended: {why}", session.owner);
-        self.deadlines.cancel(Timer::Session(id));
+        self.effects.deadlines.cancel(Timer::Session(id));
         let ended = Fault::new(Code::NotFound, format!("the session has ended: {why}"));
-        let outcome_of = |call: &CallId| match self.calls.get(*call).map(|call| &call.stage) {
+        let outcome_of = |call: &CallId| match self.peers.calls.get(*call).map(|call| &call.stage) {
             Some(Stage::Sent { .. }) => Outcome::SentUnknown,
             Some(Stage::Queued { .. }) | None => Outcome::NotSent,
         };
@@ -218,12 +219,12 @@ impl Core {
 
     /// A server is gone for good, and with it everything that clients have open at it.
     pub(in crate::core) fn forget_clients(&mut self, server: ServerId) {
-        for session in self.sessions.at_endpoint(server) {
+        for session in self.mcp.sessions.at_endpoint(server) {
             self.end_session(session, "its server was removed or is not shared as before");
         }
-        let main = self.servers[&server].main;
-        for session in self.sessions.sorted(|session| session.subscriptions.iter().any(|(of, _)| *of == main)) {
-            let known = self.sessions.get_mut(session).expect("just listed");
+        let main = self.servers.known[&server].main;
+        for session in self.mcp.sessions.sorted(|session| session.subscriptions.iter().any(|(of, _)| *of == main)) {
+            let known = self.mcp.sessions.get_mut(session).expect("just listed");
             let before = std::mem::take(&mut known.subscriptions).into_iter();
             let (gone, kept): (BTreeSet<_>, BTreeSet<_>) = before.partition(|(of, _)| *of == main);
             known.subscriptions = kept;
@@ -236,7 +237,7 @@ impl Core {
 
     /// A token was revoked: whoever used it hears nothing more.
     pub(in crate::core) fn end_clients_of(&mut self, owner: &str) {
-        for session in self.sessions.sorted(|session| &*session.owner == owner) {
+        for session in self.mcp.sessions.sorted(|session| &*session.owner == owner) {
             self.end_session(session, "its token was revoked");
         }
         self.end_listening(|listening| &*listening.owner == owner);
@@ -245,10 +246,11 @@ impl Core {
 
     fn end_listening(&mut self, is: impl Fn(&Listening) -> bool) {
         let listens = |post: &PendingPost| post.listening.as_ref().is_some_and(&is);
-        let mut posts: Vec<PostId> = self.posts.iter().filter(|(_, post)| listens(post)).map(|(id, _)| *id).collect();
+        let mut posts: Vec<PostId> =
+            self.mcp.posts.iter().filter(|(_, post)| listens(post)).map(|(id, _)| *id).collect();
         posts.sort();
         for post in posts {
-            let listening = self.posts.get_mut(&post).and_then(|post| post.listening.take());
+            let listening = self.mcp.posts.get_mut(&post).and_then(|post| post.listening.take());
             self.hang_up(post);
             if let Some(listening) = listening {
                 self.stopped_listening(&listening);

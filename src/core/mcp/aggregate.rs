@@ -41,7 +41,7 @@ impl Core {
         method: &str,
         params: Option<Json<'_>>,
     ) {
-        let Some(sees) = self.sessions.get(session).map(|session| session.sees.clone()) else { return };
+        let Some(sees) = self.mcp.sessions.get(session).map(|session| session.sees.clone()) else { return };
         if let Some(list) = Listing::ALL.into_iter().find(|list| list.method() == method) {
             return self.finish_list(post, id, list, &sees, params, "");
         }
@@ -122,7 +122,8 @@ impl Core {
         let (mut items, mut bytes, mut last) = (Vec::new(), 0, "");
         for server in self.visible(sees) {
             let name = &server.definition.name;
-            let Some(joint) = self.peers[&server.main].list(list).joint.as_ref().filter(|joint| !joint.is_empty())
+            let Some(joint) =
+                self.peers.known[&server.main].list(list).joint.as_ref().filter(|joint| !joint.is_empty())
             else {
                 continue;
             };
@@ -142,12 +143,12 @@ impl Core {
     /// By name. A server that is stopped offers nothing; one that is coming back offers what it did before.
     fn visible(&self, sees: &[String]) -> Vec<&Server> {
         let offers = |server: &&Server| server.removing.is_none() && server.desired_up;
-        let found = |id: &ServerId| self.servers.get(id).filter(offers);
+        let found = |id: &ServerId| self.servers.known.get(id).filter(offers);
         match sees {
-            [] => self.names.values().filter_map(found).collect(),
+            [] => self.servers.names.values().filter_map(found).collect(),
             _ => {
                 let sees: BTreeSet<&String> = sees.iter().collect();
-                sees.into_iter().filter_map(|name| self.names.get(name)).filter_map(found).collect()
+                sees.into_iter().filter_map(|name| self.servers.names.get(name)).filter_map(found).collect()
             }
         }
     }
@@ -209,7 +210,7 @@ impl Core {
         if let Some((server, rest)) = named.as_ref().filter(|(_, rest)| has_scheme(rest)) {
             return Ok((*server, rest.clone()));
         }
-        let lists = |server: &&Server| self.peers[&server.main].resource_uris.contains(text);
+        let lists = |server: &&Server| self.peers.known[&server.main].resource_uris.contains(text);
         let having: Vec<&Server> = self.visible(sees).into_iter().filter(lists).collect();
         match (&having[..], named) {
             ([server], _) => Ok((server.id, text.to_string())),

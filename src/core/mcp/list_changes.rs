@@ -3,11 +3,12 @@
 //! hear of the first change at once and of all that follow once in a while. Invariant: nobody hears of a server that it does
 //! not see, and whoever sees one hears of its last change.
 
+use crate::core::Core;
+use crate::core::effects::Timer;
 use crate::core::mcp::era::stateless::Support;
 use crate::core::mcp::sessions::Listening;
 use crate::core::peers::listings::Listing;
 use crate::core::peers::peer::Role;
-use crate::core::{Core, Timer};
 use crate::ids::{PeerId, ServerId};
 use crate::limits::LIST_PAUSE;
 use crate::wire::jsonrpc;
@@ -42,8 +43,8 @@ impl JointNews {
 impl Core {
     /// Those who use a server hear of a list of it that has changed.
     pub(in crate::core) fn list_changed(&mut self, id: PeerId, list: Listing) {
-        let Some(peer) = self.peers.get(&id) else { return };
-        let Some(server) = self.servers.get(&peer.server) else { return };
+        let Some(peer) = self.peers.known.get(&id) else { return };
+        let Some(server) = self.servers.known.get(&peer.server) else { return };
         // Clients without sessions hear the peer that serves them.
         let listeners_of = match peer.role {
             Role::Main => Some(server.id).filter(|_| !matches!(server.support, Support::Yes(other) if other != id)),
@@ -51,7 +52,7 @@ impl Core {
             Role::Session(_) => None,
         };
         self.charge_search();
-        for session in self.sessions.of_peer(id) {
+        for session in self.mcp.sessions.of_peer(id) {
             self.tell_session(session, jsonrpc::message(list.changed(), None));
         }
         self.aggregate_changed(id, list);
@@ -62,25 +63,27 @@ impl Core {
 
     /// For those who see all servers at once: they are offered what the main peers have.
     pub(in crate::core) fn aggregate_changed(&mut self, id: PeerId, list: Listing) {
-        let Some(main) = self.peers.get(&id).filter(|peer| peer.role == Role::Main) else { return };
-        let untold = self.joint_news.of(list);
+        let Some(main) = self.peers.known.get(&id).filter(|peer| peer.role == Role::Main) else { return };
+        let untold = self.mcp.joint_news.of(list);
         untold.servers.insert(main.definition.name.clone());
         match untold.quiet_until_ms {
-            until_ms if until_ms > self.now.mono_ms => self.deadlines.set(Timer::JointList(list.told_as()), until_ms),
+            until_ms if until_ms > self.effects.now.mono_ms => {
+                self.effects.deadlines.set(Timer::JointList(list.told_as()), until_ms)
+            }
             _ => self.tell_joint(list),
         }
     }
 
     /// All that has changed since the last time.
     pub(in crate::core) fn tell_joint(&mut self, list: Listing) {
-        let untold = self.joint_news.of(list);
+        let untold = self.mcp.joint_news.of(list);
         let servers = std::mem::take(&mut untold.servers);
         if servers.is_empty() {
             return;
         }
-        untold.quiet_until_ms = self.now.mono_ms + LIST_PAUSE.as_millis() as u64;
+        untold.quiet_until_ms = self.effects.now.mono_ms + LIST_PAUSE.as_millis() as u64;
         let sees_one = |sees: &[String]| sees.is_empty() || sees.iter().any(|name| servers.contains(name));
-        for session in self.sessions.sorted(|session| session.endpoint.is_none() && sees_one(&session.sees)) {
+        for session in self.mcp.sessions.sorted(|session| session.endpoint.is_none() && sees_one(&session.sees)) {
             self.tell_session(session, jsonrpc::message(list.changed(), None));
         }
         self.tell_listeners(list, |listening| listening.server.is_none() && sees_one(&listening.sees));

@@ -13,3 +13,40 @@ pub mod questions;
 pub mod responses;
 pub mod sessions;
 pub mod wording;
+
+use crate::core::entropy::Seal;
+use crate::core::mcp::admission::Greeting;
+use crate::core::mcp::era::suspended::KeptAnswers;
+use crate::core::mcp::list_changes::JointNews;
+use crate::core::mcp::sessions::{ForwardedRequest, PendingPost, Question, Sessions};
+use crate::ids::{CallId, ConnId, IdMap, PostId};
+
+pub(in crate::core) struct Mcp {
+    pub sessions: Sessions,
+    pub posts: IdMap<PostId, PendingPost>,
+    pub posts_minted: u64,
+    pub forwarded: IdMap<CallId, ForwardedRequest>,
+    /// By the id under which the client was asked.
+    pub questions: IdMap<u64, Question>,
+    /// Those who wait to be introduced to a server.
+    pub greetings: IdMap<ConnId, Greeting>,
+    pub kept: KeptAnswers,
+    pub joint_news: JointNews,
+    pub seal: Seal,
+}
+
+impl Mcp {
+    pub fn new(seal: Seal) -> Mcp {
+        Mcp {
+            sessions: Sessions::default(),
+            posts: IdMap::default(),
+            posts_minted: 0,
+            forwarded: IdMap::default(),
+            questions: IdMap::default(),
+            greetings: IdMap::default(),
+            kept: KeptAnswers::default(),
+            joint_news: JointNews::default(),
+            seal,
+        }
+    }
+}

@@ -2,13 +2,14 @@
 //! concerns and to nobody else; what cannot be told apart is kept from everyone. Never answers a
 //! request.
 
+use crate::core::Core;
 use crate::core::contract::Output;
+use crate::core::effects::Timer;
 use crate::core::mcp::aggregate::joint_uri;
 use crate::core::mcp::sessions::Listening;
 use crate::core::peers::calls::{Caller, Stage};
 use crate::core::peers::listings::Listing;
 use crate::core::peers::peer::{Peer, Role};
-use crate::core::{Core, Timer};
 use crate::ids::{CallId, InstanceId, PeerId, PostId, SessionId};
 use crate::model::protocol::Level;
 use crate::wire::json::Json;
@@ -59,7 +60,7 @@ impl Core {
             "notifications/tasks/status" if !self.is_private(id) => {}
             _ => {
                 if let Busy::With(call) = self.busy_with(id) {
-                    let post = self.forwarded[&call].post;
+                    let post = self.mcp.forwarded[&call].post;
                     self.emit(post, jsonrpc::message(method, params.map(Json::get)));
                 }
             }
@@ -67,7 +68,7 @@ impl Core {
     }
 
     fn is_private(&self, id: PeerId) -> bool {
-        self.peers.get(&id).is_some_and(|peer| matches!(peer.role, Role::Session(_)))
+        self.peers.known.get(&id).is_some_and(|peer| matches!(peer.role, Role::Session(_)))
     }
 
     /// Under which peer clients have subscribed to what this one tells of. Those without sessions subscribe at the main one,
@@ -75,7 +76,7 @@ impl Core {
     pub(in crate::core) fn subscribed_at(&self, peer: &Peer) -> PeerId {
         match peer.role {
             Role::Main | Role::Session(_) => peer.id,
-            Role::Stateless => self.servers.get(&peer.server).map_or(peer.id, |server| server.main),
+            Role::Stateless => self.servers.known.get(&peer.server).map_or(peer.id, |server| server.main),
         }
     }
 
@@ -89,11 +90,11 @@ impl Core {
         let Some(raw) = params else { return };
         let Ok(wire) = serde_json::from_str::<Wire<'_>>(raw.get()) else { return };
         let Some(call) = wire.token.get().parse().ok().map(CallId) else { return };
-        let current = self.calls.get(call).is_some_and(|known| match known.stage {
+        let current = self.peers.calls.get(call).is_some_and(|known| match known.stage {
             Stage::Sent { instance: to } => known.peer == id && to == instance,
             Stage::Queued { .. } => false,
         });
-        let Some(forwarded) = self.forwarded.get(&call).filter(|_| current) else { return };
+        let Some(forwarded) = self.mcp.forwarded.get(&call).filter(|_| current) else { return };
         let Some(token) = &forwarded.token else { return };
         let params = jsonrpc::spliced(raw.get(), wire.token.get(), token.get());
         let (post, timeout_ms) = (forwarded.post, forwarded.timeout_ms);
@@ -103,9 +104,9 @@ impl Core {
 
     /// Somebody is at work on it: its time begins anew.
     pub(in crate::core) fn postpone(&mut self, call: CallId, by_ms: u64) {
-        let deadline_ms = self.now.mono_ms + by_ms;
-        if self.calls.postpone(call, deadline_ms) {
-            self.deadlines.set(Timer::Call(call), deadline_ms);
+        let deadline_ms = self.effects.now.mono_ms + by_ms;
+        if self.peers.calls.postpone(call, deadline_ms) {
+            self.effects.deadlines.set(Timer::Call(call), deadline_ms);
         }
     }
 
@@ -119,8 +120,8 @@ impl Core {
         let message = || jsonrpc::message("notifications/message", params.map(Json::get));
         match self.busy_with(id) {
             Busy::With(call) => {
-                let forwarded = &self.forwarded[&call];
-                let session = forwarded.session.and_then(|session| self.sessions.get(session));
+                let forwarded = &self.mcp.forwarded[&call];
+                let session = forwarded.session.and_then(|session| self.mcp.sessions.get(session));
                 let wanted = match session {
                     Some(session) => session.level.is_none_or(|least| level >= least),
                     None => forwarded.level.is_some_and(|least| level >= least),
@@ -135,8 +136,8 @@ impl Core {
             }
             Busy::Idle => {
                 self.charge_search();
-                for session in self.sessions.of_peer(id) {
-                    let known = self.sessions.get(session).expect("just listed");
+                for session in self.mcp.sessions.of_peer(id) {
+                    let known = self.mcp.sessions.get(session).expect("just listed");
                     if known.level.is_some_and(|least| level >= least) {
                         self.tell_session(session, message());
                     }
@@ -147,14 +148,14 @@ impl Core {
     }
 
     pub(in crate::core) fn busy_with(&self, id: PeerId) -> Busy {
-        let Some(peer) = self.peers.get(&id) else { return Busy::Idle };
+        let Some(peer) = self.peers.known.get(&id) else { return Busy::Idle };
         let mut found: Option<(CallId, Whose)> = None;
         for call in peer.lane.in_flight() {
-            match self.calls.get(*call).map(|call| call.caller) {
+            match self.peers.calls.get(*call).map(|call| call.caller) {
                 Some(Caller::Handshake | Caller::List(_) | Caller::Own) | None => {}
                 Some(Caller::Client(_)) => return Busy::Unclear,
                 Some(Caller::Mcp) => {
-                    let Some(forwarded) = self.forwarded.get(call) else { return Busy::Unclear };
+                    let Some(forwarded) = self.mcp.forwarded.get(call) else { return Busy::Unclear };
                     // Within a session all calls are one client's; without one, nothing is known to belong together.
                     let whose = forwarded.session.map_or(Whose::Call(*call), Whose::Session);
                     match &found {
@@ -182,7 +183,7 @@ impl Core {
             let listening = post.listening.as_ref().filter(|listening| is(listening))?;
             Some((*id, listening.id.get().to_string()))
         };
-        let mut found: Vec<_> = self.posts.iter().filter_map(heard).collect();
+        let mut found: Vec<_> = self.mcp.posts.iter().filter_map(heard).collect();
         found.sort();
         found
     }
@@ -194,15 +195,15 @@ impl Core {
         }
         let Some(wire) = params.and_then(|raw| serde_json::from_str::<Wire>(raw.get()).ok()) else { return };
         self.charge_search();
-        let Some(peer) = self.peers.get(&id) else { return };
+        let Some(peer) = self.peers.known.get(&id) else { return };
         // Where all servers are offered at once it has another name.
         let joint = joint_uri(&peer.definition.name, &wire.uri);
         let id = self.subscribed_at(peer);
         // A subscription covers what is below it.
         let covers =
             |(of, uri): &(PeerId, String)| *of == id && wire.uri.strip_prefix(uri.as_str()).is_some_and(is_below);
-        for session in self.sessions.sorted(|session| session.subscriptions.iter().any(covers)) {
-            let at_joint = self.sessions.get(session).is_some_and(|session| session.endpoint.is_none());
+        for session in self.mcp.sessions.sorted(|session| session.subscriptions.iter().any(covers)) {
+            let at_joint = self.mcp.sessions.get(session).is_some_and(|session| session.endpoint.is_none());
             let params = json!({ "uri": if at_joint { &joint } else { &wire.uri } }).to_string();
             self.tell_session(session, jsonrpc::message("notifications/resources/updated", Some(&params)));
         }
@@ -226,18 +227,18 @@ impl Core {
         let meant = |q: &crate::core::mcp::sessions::Question| {
             q.instance == instance && q.input.is_none() && q.id.get() == wire.request_id.get()
         };
-        let Some(number) = self.questions.iter().find(|(_, q)| meant(q)).map(|(number, _)| *number) else { return };
-        let question = self.questions.remove(&number).expect("just found");
+        let Some(number) = self.mcp.questions.iter().find(|(_, q)| meant(q)).map(|(number, _)| *number) else { return };
+        let question = self.mcp.questions.remove(&number).expect("just found");
         let params = format!(r#"{{"requestId":{number}}}"#);
         let message = jsonrpc::message("notifications/cancelled", Some(&params));
-        let post = question.call.and_then(|call| self.forwarded.get(&call)).map(|forwarded| forwarded.post);
+        let post = question.call.and_then(|call| self.mcp.forwarded.get(&call)).map(|forwarded| forwarded.post);
         if let (Some(post), Some(_)) = (post, question.session) {
             self.emit(post, message);
         }
     }
 
     pub(in crate::core) fn write(&mut self, instance: InstanceId, bytes: Vec<u8>) {
-        self.outputs.push_back(Output::Write { instance, bytes, call: None });
+        self.effects.outputs.push_back(Output::Write { instance, bytes, call: None });
     }
 }
 

@@ -5,8 +5,10 @@
 use crate::api::mcp::forwarding::kept_back;
 use crate::api::request::{McpAsk, ServerRef, Takes};
 use crate::api::response::{Answer, StreamEvent};
+use crate::core::Core;
 use crate::core::clients::parked::WaitOn;
 use crate::core::contract::Output;
+use crate::core::effects::Timer;
 use crate::core::mcp::era::params::{Newer, older_result};
 use crate::core::mcp::sessions::{Era, ForwardedRequest, InputRounds, NOBODY, RequestKind};
 use crate::core::mcp::wording::{
@@ -15,7 +17,6 @@ use crate::core::mcp::wording::{
 };
 use crate::core::peers::calls::Caller;
 use crate::core::peers::peer::{Dialect, Role};
-use crate::core::{Core, Timer};
 use crate::ids::EventId;
 use crate::ids::{CallId, ConnId, PeerId, PostId, ServerId, SessionId};
 use crate::limits::{KEEP_ALIVE, SESSION_CALLS_MAX, STREAM_AFTER};
@@ -35,9 +36,10 @@ impl Core {
             Err(fault) => return self.refuse_message(conn, None, &fault),
         };
         if let Some(id) = target
-            && !self.servers[&id].definition.stdio_bridge
+            && !self.servers.known[&id].definition.stdio_bridge
         {
-            let message = format!("{} has no stdio bridge; call it on its own port", self.servers[&id].definition.name);
+            let message =
+                format!("{} has no stdio bridge; call it on its own port", self.servers.known[&id].definition.name);
             return self.refuse_message(conn, None, &Fault::new(Code::BridgeDisabled, message));
         }
         match ask {
@@ -68,7 +70,7 @@ impl Core {
             McpAsk::End { session } => match self.session_of(session, who, target) {
                 Ok(_) => {
                     self.end_session(session, "its client has ended it");
-                    self.outputs.push_back(Output::Answer { conn, answer: Answer::SessionEnded });
+                    self.effects.outputs.push_back(Output::Answer { conn, answer: Answer::SessionEnded });
                 }
                 Err(fault) => self.refuse_message(conn, None, &fault),
             },
@@ -81,9 +83,9 @@ impl Core {
     }
 
     fn session_of(&mut self, id: SessionId, who: &Principal, target: Option<ServerId>) -> Result<Version, Fault> {
-        let now_ms = self.now.mono_ms;
+        let now_ms = self.effects.now.mono_ms;
         let session =
-            self.sessions.get_mut(id).filter(|session| session.owner == who.name && session.endpoint == target);
+            self.mcp.sessions.get_mut(id).filter(|session| session.owner == who.name && session.endpoint == target);
         let gone = || Fault::new(Code::NotFound, "there is no such session (any more): initialize again");
         let session = session.ok_or_else(gone)?;
         session.used_ms = now_ms;
@@ -98,7 +100,7 @@ impl Core {
             for message in messages {
                 self.told(session, message);
             }
-            self.outputs.push_back(Output::Answer { conn, answer: Answer::Accepted });
+            self.effects.outputs.push_back(Output::Answer { conn, answer: Answer::Accepted });
             return;
         }
         let post = self.open_post(Some(conn), Some(session), takes != Takes::Json, due);
@@ -112,8 +114,8 @@ impl Core {
             }
         }
         // A call that takes its time goes over a stream, which can be kept alive and resumed.
-        if self.posts.get(&post).is_some_and(|post| post.stream.is_none()) {
-            self.deadlines.set(Timer::Stream(conn), self.now.mono_ms + STREAM_AFTER.as_millis() as u64);
+        if self.mcp.posts.get(&post).is_some_and(|post| post.stream.is_none()) {
+            self.effects.deadlines.set(Timer::Stream(conn), self.effects.now.mono_ms + STREAM_AFTER.as_millis() as u64);
         }
     }
 
@@ -125,7 +127,7 @@ impl Core {
         method: &str,
         params: Option<Json<'_>>,
     ) {
-        let Some(peer) = self.sessions.get(session).map(|session| session.peer) else { return };
+        let Some(peer) = self.mcp.sessions.get(session).map(|session| session.peer) else { return };
         match (method, peer) {
             ("ping", _) => self.finish(post, None, 200, jsonrpc::result(id.get(), b"{}")),
             ("initialize", _) => {
@@ -151,7 +153,7 @@ impl Core {
             // They are set per session (`wishes.rs`).
             "resources/subscribe" | "resources/unsubscribe" => false,
             "tasks/list" => {
-                let role = peer.and_then(|peer| self.peers.get(&peer)).map(|peer| peer.role);
+                let role = peer.and_then(|peer| self.peers.known.get(&peer)).map(|peer| peer.role);
                 !matches!(role, Some(Role::Session(_)))
             }
             _ => kept_back(method).is_some(),
@@ -170,13 +172,13 @@ impl Core {
         params: Option<Json<'_>>,
         kind: RequestKind,
     ) {
-        let Some(session) = self.sessions.get(session_id) else { return };
+        let Some(session) = self.mcp.sessions.get(session_id) else { return };
         if session.calls.len() >= SESSION_CALLS_MAX {
             let message = format!("{SESSION_CALLS_MAX} requests of this session wait already");
             return self.finish(post, None, 200, fault_message(id.get(), &Fault::new(Code::QueueFull, message)));
         }
         let (abilities, level, owner) = (session.abilities, session.level, Arc::clone(&session.owner));
-        let newer = self.peers.get(&peer).is_some_and(|peer| peer.dialect == Dialect::Stateless);
+        let newer = self.peers.known.get(&peer).is_some_and(|peer| peer.dialect == Dialect::Stateless);
         let rounds = newer.then(|| Box::new(InputRounds::first(method, params)));
         let kept = rounds.as_ref().map_or(0, |rounds| rounds.kept_bytes());
         if kept > 0 && kept > self.shares.room(&Owner::Principal(Arc::clone(&owner)), Resource::Memory) {
@@ -212,8 +214,8 @@ impl Core {
                     rounds,
                 };
                 self.insert_forwarded(call, forwarded);
-                self.sessions.get_mut(session_id).expect("just seen").calls.push(call);
-                self.posts.get_mut(&post).expect("it asks").calls.push(call);
+                self.mcp.sessions.get_mut(session_id).expect("just seen").calls.push(call);
+                self.mcp.posts.get_mut(&post).expect("it asks").calls.push(call);
             }
             Err(fault) => self.finish(post, None, 200, fault_message(id.get(), &fault)),
         }
@@ -243,10 +245,10 @@ impl Core {
             request_id: Json<'a>,
         }
         let Some(wire) = params.and_then(|raw| serde_json::from_str::<Wire<'_>>(raw.get()).ok()) else { return };
-        let Some(session) = self.sessions.get(session) else { return };
-        let is_it = |call: &&CallId| self.forwarded.get(call).is_some_and(|e| e.id.get() == wire.request_id.get());
+        let Some(session) = self.mcp.sessions.get(session) else { return };
+        let is_it = |call: &&CallId| self.mcp.forwarded.get(call).is_some_and(|e| e.id.get() == wire.request_id.get());
         let Some(call) = session.calls.iter().find(is_it).copied() else { return };
-        let post = self.forwarded[&call].post;
+        let post = self.mcp.forwarded[&call].post;
         self.drop_forwarded(call, "the client has cancelled it");
         self.unanswered(post, call);
     }
@@ -254,7 +256,7 @@ impl Core {
     // --- streams that a client opens ----------------------------------------------------------------------------------
 
     fn listen(&mut self, conn: ConnId, id: SessionId, after: Option<EventId>) {
-        let session = self.sessions.get_mut(id).expect("looked up before");
+        let session = self.mcp.sessions.get_mut(id).expect("looked up before");
         if let Some(after) = after.filter(|after| after.stream != 0) {
             return self.resume(conn, id, after);
         }
@@ -269,9 +271,9 @@ impl Core {
         }
         // The newest wins: the other may be a connection whose end nobody has noticed yet.
         let before = session.get_stream.replace(conn);
-        self.parked.park(conn, WaitOn::GetStream(id));
-        self.outputs.push_back(Output::Answer { conn, answer: Answer::Stream { session: None, events } });
-        self.deadlines.set(Timer::Stream(conn), self.now.mono_ms + KEEP_ALIVE.as_millis() as u64);
+        self.clients.parked.park(conn, WaitOn::GetStream(id));
+        self.effects.outputs.push_back(Output::Answer { conn, answer: Answer::Stream { session: None, events } });
+        self.effects.deadlines.set(Timer::Stream(conn), self.effects.now.mono_ms + KEEP_ALIVE.as_millis() as u64);
         if let Some(before) = before {
             self.close_conn(before);
         }
@@ -279,21 +281,23 @@ impl Core {
 
     /// The rest of a request's stream, and what is still to come on it.
     fn resume(&mut self, conn: ConnId, id: SessionId, after: EventId) {
-        let session = self.sessions.get(id).expect("looked up before");
+        let session = self.mcp.sessions.get(id).expect("looked up before");
         let replay = session.log.after(after);
         let events = replay.map(|(id, data)| StreamEvent::Message { id: Some(id), data }).collect();
         let post = session.streams.get(&after.stream).copied();
-        self.outputs.push_back(Output::Answer { conn, answer: Answer::Stream { session: None, events } });
-        match post.and_then(|post| Some((post, self.posts.get_mut(&post)?))) {
+        self.effects.outputs.push_back(Output::Answer { conn, answer: Answer::Stream { session: None, events } });
+        match post.and_then(|post| Some((post, self.mcp.posts.get_mut(&post)?))) {
             Some((post, open)) => {
                 let before = open.conn.replace(conn);
-                self.parked.park(conn, WaitOn::Post(post));
-                self.deadlines.set(Timer::Stream(conn), self.now.mono_ms + KEEP_ALIVE.as_millis() as u64);
+                self.clients.parked.park(conn, WaitOn::Post(post));
+                self.effects
+                    .deadlines
+                    .set(Timer::Stream(conn), self.effects.now.mono_ms + KEEP_ALIVE.as_millis() as u64);
                 if let Some(before) = before {
                     self.close_conn(before);
                 }
             }
-            None => self.outputs.push_back(Output::EndStream { conn }),
+            None => self.effects.outputs.push_back(Output::EndStream { conn }),
         }
     }
 
@@ -348,7 +352,7 @@ impl Core {
     }
 
     fn settle_subscription(&mut self, forwarded: &ForwardedRequest) {
-        let Some(session) = forwarded.session.and_then(|id| self.sessions.get_mut(id)) else { return };
+        let Some(session) = forwarded.session.and_then(|id| self.mcp.sessions.get_mut(id)) else { return };
         match &forwarded.kind {
             RequestKind::Subscribe(uri) => _ = session.subscriptions.insert((forwarded.peer, uri.clone())),
             // InputRounds: the answer to a subscription may have come after it was given up.
@@ -361,11 +365,11 @@ impl Core {
         if let Some(rounds) = &forwarded.rounds {
             self.shares.put(&Owner::Principal(Arc::clone(&forwarded.owner)), Resource::Memory, rounds.kept_bytes());
         }
-        self.forwarded.insert(call, forwarded);
+        self.mcp.forwarded.insert(call, forwarded);
     }
 
     pub(in crate::core) fn take_forwarded(&mut self, call: CallId) -> Option<ForwardedRequest> {
-        let forwarded = self.forwarded.remove(&call)?;
+        let forwarded = self.mcp.forwarded.remove(&call)?;
         if let Some(rounds) = &forwarded.rounds {
             self.shares.give_back(
                 &Owner::Principal(Arc::clone(&forwarded.owner)),
@@ -373,10 +377,10 @@ impl Core {
                 rounds.kept_bytes(),
             );
         }
-        self.deadlines.cancel(Timer::Call(call));
-        if let Some(session) = forwarded.session.and_then(|id| self.sessions.get_mut(id)) {
+        self.effects.deadlines.cancel(Timer::Call(call));
+        if let Some(session) = forwarded.session.and_then(|id| self.mcp.sessions.get_mut(id)) {
             session.calls.retain(|other| *other != call);
-            session.used_ms = self.now.mono_ms;
+            session.used_ms = self.effects.now.mono_ms;
         }
         self.withdraw_questions(call);
         Some(forwarded)
@@ -389,7 +393,7 @@ impl Core {
     }
 
     pub(in crate::core) fn message(&mut self, conn: ConnId, status: u16, session: Option<SessionId>, body: Vec<u8>) {
-        self.outputs.push_back(Output::Answer { conn, answer: Answer::Message { status, session, body } });
+        self.effects.outputs.push_back(Output::Answer { conn, answer: Answer::Message { status, session, body } });
     }
 
     /// A refusal of the transport's, before any session or call is touched.

@@ -33,10 +33,10 @@ impl Core {
             let message = "level: expected one of debug, info, notice, warning, error, critical, alert, emergency";
             return self.finish(post, None, 200, rpc_error(id.get(), INVALID_PARAMS, message));
         };
-        let Some(known) = self.sessions.get_mut(session) else { return };
+        let Some(known) = self.mcp.sessions.get_mut(session) else { return };
         known.level = Some(level);
         if let Some(peer) = known.peer {
-            if !self.peers.get(&peer).is_some_and(|peer| peer.offers("logging")) {
+            if !self.peers.known.get(&peer).is_some_and(|peer| peer.offers("logging")) {
                 let message = "this server sends no log messages";
                 return self.finish(post, None, 200, rpc_error(id.get(), METHOD_NOT_FOUND, message));
             }
@@ -63,9 +63,9 @@ impl Core {
             let message = "uri: expected the URI of a resource";
             return self.finish(post, None, 200, rpc_error(id.get(), INVALID_PARAMS, message));
         };
-        let Some(session) = self.sessions.get_mut(session_id) else { return };
+        let Some(session) = self.mcp.sessions.get_mut(session_id) else { return };
         let here = (peer, uri);
-        let newer = self.peers.get(&peer).is_some_and(|peer| peer.dialect == Dialect::Stateless);
+        let newer = self.peers.known.get(&peer).is_some_and(|peer| peer.dialect == Dialect::Stateless);
         if method == "resources/unsubscribe" {
             session.subscriptions.remove(&here);
             let wanted = self.is_wanted(peer, &here.1);
@@ -87,7 +87,7 @@ impl Core {
         }
         let wanted = self.is_wanted(peer, &here.1);
         if newer || wanted {
-            self.sessions.get_mut(session_id).expect("just seen").subscriptions.insert(here);
+            self.mcp.sessions.get_mut(session_id).expect("just seen").subscriptions.insert(here);
             if !wanted {
                 self.listen_to(peer);
             }
@@ -102,15 +102,15 @@ impl Core {
     }
 
     fn subscriptions(&self) -> impl Iterator<Item = &(PeerId, String)> {
-        let of_sessions = self.sessions.iter().flat_map(|session| &session.subscriptions);
-        let listening = self.posts.values().filter_map(|post| post.listening.as_ref());
+        let of_sessions = self.mcp.sessions.iter().flat_map(|session| &session.subscriptions);
+        let listening = self.mcp.posts.values().filter_map(|post| post.listening.as_ref());
         of_sessions.chain(listening.flat_map(|listening| &listening.uris))
     }
 
     /// May this owner subscribe to so many bytes of names more?
     pub(in crate::core) fn check_subscribed(&self, owner: &Arc<str>, more: usize) -> Result<(), Fault> {
-        let of_sessions = self.sessions.iter().map(|session| (&session.owner, &session.subscriptions));
-        let listening = self.posts.values().filter_map(|post| post.listening.as_ref());
+        let of_sessions = self.mcp.sessions.iter().map(|session| (&session.owner, &session.subscriptions));
+        let listening = self.mcp.posts.values().filter_map(|post| post.listening.as_ref());
         let (mut own, mut all) = (more, more);
         for (whose, uris) in of_sessions.chain(listening.map(|listening| (&listening.owner, &listening.uris))) {
             let bytes: usize = uris.iter().map(|(_, uri)| uri.len()).sum();
@@ -135,11 +135,11 @@ impl Core {
 
     pub(in crate::core) fn unsubscribe_if_last(&mut self, peer: PeerId, uri: &str) {
         // First of all, because it is cheap: when a server goes this is asked for each of its subscriptions.
-        let alive = self.peers.get(&peer).is_some_and(|peer| peer.life.ready_instance().is_some());
+        let alive = self.peers.known.get(&peer).is_some_and(|peer| peer.life.ready_instance().is_some());
         if !alive || self.is_wanted(peer, uri) {
             return;
         }
-        if self.peers.get(&peer).is_some_and(|peer| peer.dialect == Dialect::Stateless) {
+        if self.peers.known.get(&peer).is_some_and(|peer| peer.dialect == Dialect::Stateless) {
             self.listen_to(peer);
         } else {
             self.tell_server(peer, "resources/unsubscribe", &json!({ "uri": uri }).to_string());
@@ -148,12 +148,12 @@ impl Core {
 
     /// The most talkative level that anybody wants.
     pub(in crate::core) fn merge_level(&mut self, id: PeerId) {
-        let of_sessions = self.sessions.iter().filter(|s| s.peer == Some(id)).filter_map(|s| s.level);
-        let over_sessions = self.forwarded.values().filter(|forwarded| forwarded.era == Era::StatelessOverSessions);
+        let of_sessions = self.mcp.sessions.iter().filter(|s| s.peer == Some(id)).filter_map(|s| s.level);
+        let over_sessions = self.mcp.forwarded.values().filter(|forwarded| forwarded.era == Era::StatelessOverSessions);
         let of_requests =
             over_sessions.filter(|forwarded| forwarded.peer == id).filter_map(|forwarded| forwarded.level);
         let wanted = of_sessions.chain(of_requests).min();
-        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let Some(peer) = self.peers.known.get_mut(&id) else { return };
         // A server without sessions is told with every request.
         let takes = peer.dialect == Dialect::Sessions && peer.offers("logging");
         let (Some(level), true) = (wanted, takes) else { return };
@@ -173,7 +173,7 @@ impl Core {
 
     /// A request of the daemon's own whose answer changes nothing.
     pub(in crate::core) fn tell_server(&mut self, id: PeerId, method: &str, params: &str) {
-        if self.peers.get(&id).is_none_or(|peer| peer.life.ready_instance().is_none()) {
+        if self.peers.known.get(&id).is_none_or(|peer| peer.life.ready_instance().is_none()) {
             return;
         }
         let timeout_ms = Some(TOOL_LIST_TIMEOUT.as_millis() as u64);

@@ -25,11 +25,11 @@ impl Core {
     ) {
         if method == "ping" {
             let bytes = jsonrpc::result_reply(id, "{}");
-            return self.outputs.push_back(Output::Reply { instance, bytes });
+            return self.effects.outputs.push_back(Output::Reply { instance, bytes });
         }
         if let Err(why) = self.pass_question(peer, instance, id, method, params) {
             let bytes = jsonrpc::error_reply(id, METHOD_NOT_FOUND, &why);
-            self.outputs.push_back(Output::Reply { instance, bytes });
+            self.effects.outputs.push_back(Output::Reply { instance, bytes });
         }
     }
 
@@ -52,11 +52,11 @@ impl Core {
         if id.get().len() > URI_MAX {
             return Err(format!("the id of a question has at most {URI_MAX} bytes"));
         }
-        let forwarded = &self.forwarded[&call];
+        let forwarded = &self.mcp.forwarded[&call];
         if !forwarded.abilities.cover(method, params) {
             return Err(format!("the client did not declare that it takes {method}"));
         }
-        if self.questions.values().filter(|question| question.instance == instance).count() >= QUESTIONS_MAX {
+        if self.mcp.questions.values().filter(|question| question.instance == instance).count() >= QUESTIONS_MAX {
             return Err(format!("{QUESTIONS_MAX} questions wait for an answer already"));
         }
         let (post, session, era) = (forwarded.post, forwarded.session, forwarded.era);
@@ -67,7 +67,7 @@ impl Core {
                 "a question of more than {QUESTION_BYTES_MAX} bytes cannot be passed on to this client"
             ));
         }
-        let number = self.calls.mint().0;
+        let number = self.peers.calls.mint().0;
         let question = Question {
             peer,
             instance,
@@ -81,18 +81,18 @@ impl Core {
         };
         match era {
             Era::StatelessOverSessions => {
-                self.questions.insert(number, question);
+                self.mcp.questions.insert(number, question);
                 self.suspend(call);
             }
             Era::Stateless => return Err("a server without sessions asks by its result".to_string()),
             Era::Same | Era::SessionOverStateless => {
                 let message = || jsonrpc::question(number, method, params.map(Json::get));
                 if !self.emit(post, message()) {
-                    let hears = session.filter(|id| self.sessions.get(*id).is_some_and(|s| s.get_stream.is_some()));
+                    let hears = session.filter(|id| self.mcp.sessions.get(*id).is_some_and(|s| s.get_stream.is_some()));
                     let session = hears.ok_or("the client takes no stream on which it could be asked")?;
                     self.tell_session(session, message());
                 }
-                self.questions.insert(number, question);
+                self.mcp.questions.insert(number, question);
             }
         }
         self.postpone(call, self.question_patience_ms(call));
@@ -112,19 +112,19 @@ impl Core {
             question.session == Some(session)
                 && question.token.as_ref().is_some_and(|own| own.get() == wire.token.get())
         };
-        let Some(instance) = self.questions.values().find(is_it).map(|question| question.instance) else { return };
+        let Some(instance) = self.mcp.questions.values().find(is_it).map(|question| question.instance) else { return };
         self.write(instance, jsonrpc::forwarded_notification("notifications/progress", Some(raw.get())));
     }
 
     /// A client has other roots. The server may ask for them while it is at work for this client alone: only then it hears
     /// of it, because at any other time it would ask somebody else.
     pub(in crate::core) fn roots_changed(&mut self, session: SessionId) {
-        let Some(known) = self.sessions.get(session).filter(|session| session.abilities.roots) else { return };
-        let Some(peer) = known.peer.and_then(|peer| self.peers.get(&peer)) else { return };
+        let Some(known) = self.mcp.sessions.get(session).filter(|session| session.abilities.roots) else { return };
+        let Some(peer) = known.peer.and_then(|peer| self.peers.known.get(&peer)) else { return };
         let own = match peer.role {
             Role::Session(_) => true,
             Role::Main | Role::Stateless => match self.busy_with(peer.id) {
-                Busy::With(call) => self.forwarded[&call].session == Some(session),
+                Busy::With(call) => self.mcp.forwarded[&call].session == Some(session),
                 Busy::Idle | Busy::Unclear => false,
             },
         };
@@ -137,14 +137,14 @@ impl Core {
 
     /// Only the session that was asked can answer.
     pub(in crate::core) fn question_answered(&mut self, session: SessionId, number: u64, reply: &Reply<'_>) {
-        if self.questions.get(&number).is_none_or(|question| question.session != Some(session)) {
+        if self.mcp.questions.get(&number).is_none_or(|question| question.session != Some(session)) {
             return;
         }
         self.pass_answer(number, reply);
     }
 
     pub(in crate::core) fn pass_answer(&mut self, number: u64, reply: &Reply<'_>) {
-        let Some(question) = self.questions.remove(&number) else { return };
+        let Some(question) = self.mcp.questions.remove(&number) else { return };
         if let (Some(key), Some(round)) = (&question.input, question.call) {
             return self.input_given(round, key, reply);
         }
@@ -155,7 +155,7 @@ impl Core {
         };
         self.write(question.instance, bytes);
         if let Some(call) = question.call
-            && let Some(forwarded) = self.forwarded.get(&call)
+            && let Some(forwarded) = self.mcp.forwarded.get(&call)
         {
             self.postpone(call, forwarded.timeout_ms);
         }
@@ -164,19 +164,19 @@ impl Core {
     /// In the order in which they were asked.
     pub(in crate::core) fn questions_of(&self, call: CallId) -> Vec<u64> {
         let mut open: Vec<u64> =
-            self.questions.iter().filter(|(_, q)| q.call == Some(call)).map(|(number, _)| *number).collect();
+            self.mcp.questions.iter().filter(|(_, q)| q.call == Some(call)).map(|(number, _)| *number).collect();
         open.sort();
         open
     }
 
     /// The call is over: whatever was asked on its behalf will not be answered any more.
     pub(in crate::core) fn withdraw_questions(&mut self, call: CallId) {
-        if self.questions.is_empty() {
+        if self.mcp.questions.is_empty() {
             return;
         }
         for number in self.questions_of(call) {
-            let question = self.questions.remove(&number).expect("just listed");
-            let alive = self.peers.get(&question.peer).and_then(|peer| peer.life.ready_instance());
+            let question = self.mcp.questions.remove(&number).expect("just listed");
+            let alive = self.peers.known.get(&question.peer).and_then(|peer| peer.life.ready_instance());
             if alive == Some(question.instance) && question.input.is_none() {
                 let bytes =
                     jsonrpc::error_reply(question.id.as_json(), -32603, "the call that this was asked for is over");

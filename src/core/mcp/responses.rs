@@ -3,10 +3,11 @@
 //! Invariant: each request is answered once, on its own post, or its post is gone.
 
 use crate::api::response::{Answer, StreamEvent};
+use crate::core::Core;
 use crate::core::clients::parked::WaitOn;
 use crate::core::contract::Output;
+use crate::core::effects::Timer;
 use crate::core::mcp::sessions::PendingPost;
-use crate::core::{Core, Timer};
 use crate::ids::{CallId, ConnId, PostId, SessionId};
 use crate::limits::KEEP_ALIVE;
 use crate::shares::{Owner, Resource};
@@ -23,19 +24,19 @@ impl Core {
         takes_stream: bool,
         due: usize,
     ) -> PostId {
-        self.posts_minted += 1;
-        let id = PostId(self.posts_minted);
+        self.mcp.posts_minted += 1;
+        let id = PostId(self.mcp.posts_minted);
         if let Some(conn) = conn {
-            self.parked.park(conn, WaitOn::Post(id));
+            self.clients.parked.park(conn, WaitOn::Post(id));
         }
         let post = PendingPost { conn, session, takes_stream, stream: None, due, calls: Vec::new(), listening: None };
-        self.posts.insert(id, post);
+        self.mcp.posts.insert(id, post);
         id
     }
 
     /// The last word to one request.
     pub(in crate::core) fn finish(&mut self, id: PostId, call: Option<CallId>, status: u16, message: Vec<u8>) {
-        let Some(post) = self.posts.get_mut(&id) else { return };
+        let Some(post) = self.mcp.posts.get_mut(&id) else { return };
         post.calls.retain(|other| Some(*other) != call);
         post.due -= 1;
         let due = post.due;
@@ -47,9 +48,9 @@ impl Core {
             return;
         }
         assert!(due == 0, "several answers are a stream");
-        let post = self.posts.remove(&id).expect("just seen");
+        let post = self.mcp.posts.remove(&id).expect("just seen");
         if let Some(conn) = post.conn {
-            self.deadlines.cancel(Timer::Stream(conn));
+            self.effects.deadlines.cancel(Timer::Stream(conn));
             self.answer(conn, Answer::Message { status, session: None, body: message });
         }
     }
@@ -57,12 +58,12 @@ impl Core {
     /// As above, with a result of the server's. Where nothing came before it the payload is copied as it is, and not into a
     /// message: a few bytes before it would put a large one out of step with the memory that it is copied from and to.
     pub(in crate::core) fn finish_with(&mut self, id: PostId, call: CallId, request: &str, result: Cow<'_, [u8]>) {
-        if self.posts.get(&id).is_none_or(|post| post.stream.is_some() || post.due > 1) {
+        if self.mcp.posts.get(&id).is_none_or(|post| post.stream.is_some() || post.due > 1) {
             return self.finish(id, Some(call), 200, jsonrpc::result(request, &result));
         }
-        let post = self.posts.remove(&id).expect("just seen");
+        let post = self.mcp.posts.remove(&id).expect("just seen");
         if let Some(conn) = post.conn {
-            self.deadlines.cancel(Timer::Stream(conn));
+            self.effects.deadlines.cancel(Timer::Stream(conn));
             let before = format!(r#"{{"jsonrpc":"2.0","id":{request},"result":"#);
             self.answer(conn, Answer::McpResult { before, result: result.into_owned() });
         }
@@ -70,7 +71,7 @@ impl Core {
 
     /// Is its answer one of several, or no more than a part of what it says?
     pub(in crate::core) fn is_streamed(&self, id: PostId) -> bool {
-        self.posts.get(&id).is_none_or(|post| post.stream.is_some() || post.due > 1)
+        self.mcp.posts.get(&id).is_none_or(|post| post.stream.is_some() || post.due > 1)
     }
 
     /// As above, with a result that other clients get, too.
@@ -81,16 +82,16 @@ impl Core {
             message.extend_from_slice(behind.as_bytes());
             return self.finish(id, None, 200, message);
         }
-        let post = self.posts.remove(&id).expect("just seen");
+        let post = self.mcp.posts.remove(&id).expect("just seen");
         if let Some(conn) = post.conn {
-            self.deadlines.cancel(Timer::Stream(conn));
+            self.effects.deadlines.cancel(Timer::Stream(conn));
             self.answer(conn, Answer::McpList { before, items, behind });
         }
     }
 
     /// A request that was cancelled gets no answer, but the connection that carried it must be told that none comes.
     pub(in crate::core) fn unanswered(&mut self, id: PostId, call: CallId) {
-        let Some(post) = self.posts.get_mut(&id) else { return };
+        let Some(post) = self.mcp.posts.get_mut(&id) else { return };
         post.calls.retain(|other| *other != call);
         post.due -= 1;
         if post.due > 0 {
@@ -104,7 +105,7 @@ impl Core {
 
     /// Something that comes before the answer. False: this client takes no stream, and it was not said.
     pub(in crate::core) fn emit(&mut self, id: PostId, message: Vec<u8>) -> bool {
-        let Some(post) = self.posts.get(&id) else { return false };
+        let Some(post) = self.mcp.posts.get(&id) else { return false };
         if post.stream.is_none() {
             if !post.takes_stream {
                 return false;
@@ -116,10 +117,10 @@ impl Core {
     }
 
     pub(in crate::core) fn open_stream(&mut self, id: PostId) {
-        let Some(post) = self.posts.get_mut(&id) else { return };
+        let Some(post) = self.mcp.posts.get_mut(&id) else { return };
         assert!(post.stream.is_none(), "a stream is opened once");
         let mut events = Vec::new();
-        match post.session.and_then(|session| self.sessions.get_mut(session)) {
+        match post.session.and_then(|session| self.mcp.sessions.get_mut(session)) {
             Some(session) => {
                 session.streams_minted += 1;
                 let stream = session.streams_minted;
@@ -132,16 +133,16 @@ impl Core {
             None => post.stream = Some(0),
         }
         if let Some(conn) = post.conn {
-            self.outputs.push_back(Output::Answer { conn, answer: Answer::Stream { session: None, events } });
-            self.deadlines.set(Timer::Stream(conn), self.now.mono_ms + KEEP_ALIVE.as_millis() as u64);
+            self.effects.outputs.push_back(Output::Answer { conn, answer: Answer::Stream { session: None, events } });
+            self.effects.deadlines.set(Timer::Stream(conn), self.effects.now.mono_ms + KEEP_ALIVE.as_millis() as u64);
         }
     }
 
     fn say(&mut self, id: PostId, message: Vec<u8>) {
-        let post = &self.posts[&id];
+        let post = &self.mcp.posts[&id];
         let (conn, session, stream) = (post.conn, post.session, post.stream.expect("it is a stream"));
         match session {
-            Some(session) if self.sessions.get(session).is_some_and(|session| session.old_stream) => {
+            Some(session) if self.mcp.sessions.get(session).is_some_and(|session| session.old_stream) => {
                 self.tell_session(session, message);
             }
             Some(session) => {
@@ -155,27 +156,27 @@ impl Core {
 
     fn send(&mut self, conn: Option<ConnId>, event: StreamEvent) {
         if let Some(conn) = conn {
-            self.outputs.push_back(Output::Event { conn, event });
+            self.effects.outputs.push_back(Output::Event { conn, event });
         }
     }
 
     /// What no request of the session asked for.
     pub(in crate::core) fn tell_session(&mut self, id: SessionId, message: Vec<u8>) {
         let data: Arc<[u8]> = message.into();
-        let Some(session) = self.sessions.get(id) else { return };
+        let Some(session) = self.mcp.sessions.get(id) else { return };
         let (conn, old) = (session.get_stream, session.old_stream);
         let event = match old {
             true => None,
             false => self.log_event(id, 0, &data),
         };
         if let (Some(_), Some(event)) = (conn, event) {
-            self.sessions.get_mut(id).expect("just seen").heard = event.seq;
+            self.mcp.sessions.get_mut(id).expect("just seen").heard = event.seq;
         }
         self.send(conn, StreamEvent::Message { id: event, data });
     }
 
     fn log_event(&mut self, session: SessionId, stream: u32, data: &Arc<[u8]>) -> Option<crate::ids::EventId> {
-        let session = self.sessions.get_mut(session)?;
+        let session = self.mcp.sessions.get_mut(session)?;
         let owner = Owner::Principal(Arc::clone(&session.owner));
         let room = self.shares.room(&owner, Resource::Memory);
         let before = session.log.bytes();
@@ -190,16 +191,16 @@ impl Core {
 
     /// Ends a post, whatever it still owed.
     pub(in crate::core) fn hang_up(&mut self, id: PostId) {
-        let Some(post) = self.posts.remove(&id) else { return };
+        let Some(post) = self.mcp.posts.remove(&id) else { return };
         if let (Some(stream), Some(session)) = (post.stream, post.session)
-            && let Some(session) = self.sessions.get_mut(session)
+            && let Some(session) = self.mcp.sessions.get_mut(session)
         {
             session.streams.remove(&stream);
         }
         match (post.conn, post.stream) {
             (Some(conn), Some(_)) => self.close_conn(conn),
             (Some(conn), None) => {
-                self.deadlines.cancel(Timer::Stream(conn));
+                self.effects.deadlines.cancel(Timer::Stream(conn));
                 self.answer(conn, Answer::Accepted);
             }
             (None, _) => {}
@@ -208,28 +209,28 @@ impl Core {
 
     /// Ends an open stream.
     pub(in crate::core) fn close_conn(&mut self, conn: ConnId) {
-        self.deadlines.cancel(Timer::Stream(conn));
-        if self.parked.release(conn).is_some() {
-            self.outputs.push_back(Output::EndStream { conn });
+        self.effects.deadlines.cancel(Timer::Stream(conn));
+        if self.clients.parked.release(conn).is_some() {
+            self.effects.outputs.push_back(Output::EndStream { conn });
         }
     }
 
     pub(in crate::core) fn posts_of(&self, session: SessionId) -> Vec<PostId> {
         let mut found: Vec<PostId> =
-            self.posts.iter().filter(|(_, post)| post.session == Some(session)).map(|(id, _)| *id).collect();
+            self.mcp.posts.iter().filter(|(_, post)| post.session == Some(session)).map(|(id, _)| *id).collect();
         found.sort();
         found
     }
 
     /// The client of a post has left. What it can come back for goes on; the rest is nobody's.
     pub(in crate::core) fn post_lost(&mut self, id: PostId, conn: ConnId) {
-        self.deadlines.cancel(Timer::Stream(conn));
-        let Some(post) = self.posts.get_mut(&id).filter(|post| post.conn == Some(conn)) else { return };
+        self.effects.deadlines.cancel(Timer::Stream(conn));
+        let Some(post) = self.mcp.posts.get_mut(&id).filter(|post| post.conn == Some(conn)) else { return };
         post.conn = None;
         if post.session.is_some() && post.stream.is_some() {
             return;
         }
-        let post = self.posts.remove(&id).expect("just seen");
+        let post = self.mcp.posts.remove(&id).expect("just seen");
         // The last first: else the place of one that was sent would be given to the next.
         for call in post.calls.into_iter().rev() {
             self.drop_forwarded(call, "the client has disconnected");
@@ -240,12 +241,12 @@ impl Core {
     }
 
     pub(in crate::core) fn get_stream_lost(&mut self, session: SessionId, conn: ConnId) {
-        self.deadlines.cancel(Timer::Stream(conn));
-        let Some(known) = self.sessions.get_mut(session).filter(|session| session.get_stream == Some(conn)) else {
+        self.effects.deadlines.cancel(Timer::Stream(conn));
+        let Some(known) = self.mcp.sessions.get_mut(session).filter(|session| session.get_stream == Some(conn)) else {
             return;
         };
         known.get_stream = None;
-        known.used_ms = self.now.mono_ms;
+        known.used_ms = self.effects.now.mono_ms;
         if known.old_stream {
             self.end_session(session, "its stream was closed");
         }
@@ -253,8 +254,8 @@ impl Core {
 
     /// A quiet connection: time to become a stream, or to show that it lives.
     pub(in crate::core) fn stream_elapsed(&mut self, conn: ConnId) {
-        let open = match self.parked.get(conn) {
-            Some(WaitOn::Post(id)) => match self.posts.get(&id) {
+        let open = match self.clients.parked.get(conn) {
+            Some(WaitOn::Post(id)) => match self.mcp.posts.get(&id) {
                 Some(post) if post.stream.is_none() && post.takes_stream => return self.open_stream(id),
                 Some(post) => post.stream.is_some(),
                 None => false,
@@ -272,8 +273,8 @@ impl Core {
             | None => false,
         };
         if open {
-            self.outputs.push_back(Output::Event { conn, event: StreamEvent::KeepAlive });
-            self.deadlines.set(Timer::Stream(conn), self.now.mono_ms + KEEP_ALIVE.as_millis() as u64);
+            self.effects.outputs.push_back(Output::Event { conn, event: StreamEvent::KeepAlive });
+            self.effects.deadlines.set(Timer::Stream(conn), self.effects.now.mono_ms + KEEP_ALIVE.as_millis() as u64);
         }
     }
 }

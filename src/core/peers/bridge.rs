@@ -6,6 +6,7 @@ use crate::api::response::Answer;
 use crate::core::clients::log_ring::printable;
 use crate::core::clients::parked::WaitOn;
 use crate::core::contract::Output;
+use crate::core::effects::Timer;
 use crate::core::hosting::lifecycle::Event;
 use crate::core::mcp::era::params::{Newer, with_era};
 use crate::core::mcp::era::stateless::Support;
@@ -14,7 +15,7 @@ use crate::core::mcp::wording::minted_token;
 use crate::core::peers::calls::{self, Call, Caller, Extended, Stage};
 use crate::core::peers::peer::{Advertised, Dialect, Hello, Refusal, Role};
 use crate::core::peers::queue_room;
-use crate::core::{Core, Phase, Timer};
+use crate::core::{Core, Phase};
 use crate::ids::{CallId, ConnId, InstanceId, PeerId, ServerId, SessionId};
 use crate::limits::{CONTENDED_CALL_GRACE, LINE_MAX, LOG_LINE_MAX, REQUEST_TIMEOUT_MAX, SERVER_INFO_MAX};
 use crate::model::fault::{Code, Fault, Outcome};
@@ -52,7 +53,7 @@ impl Core {
         params: Option<Json<'_>>,
         timeout_ms: Option<u64>,
     ) -> Result<(), Fault> {
-        let newer = self.peers[&id].dialect == Dialect::Stateless;
+        let newer = self.peers.known[&id].dialect == Dialect::Stateless;
         let (call_id, _) = self.submit(id, Some(&who.name), timeout_ms, Caller::Client(conn), |call| {
             // The client's own progress token might be another client's call.
             let ours = match newer {
@@ -66,7 +67,7 @@ impl Core {
                 Some(Err(_)) | None => jsonrpc::request(call, method, params),
             }
         })?;
-        self.parked.park(conn, WaitOn::Reply(call_id));
+        self.clients.parked.park(conn, WaitOn::Reply(call_id));
         Ok(())
     }
 
@@ -80,8 +81,8 @@ impl Core {
         caller: Caller,
         line: impl FnOnce(u64) -> Vec<u8>,
     ) -> Result<(CallId, u64), Fault> {
-        let now = self.now;
-        let Some(peer) = self.peers.get_mut(&id) else {
+        let now = self.effects.now;
+        let Some(peer) = self.peers.known.get_mut(&id) else {
             return Err(Fault::new(Code::NotFound, "the server is gone").outcome(Outcome::NotSent));
         };
         let def = &peer.definition;
@@ -99,24 +100,26 @@ impl Core {
         if full && bounded {
             self.make_place(id, by)?;
         }
-        let call_id = self.calls.mint();
+        let call_id = self.peers.calls.mint();
         let line = line(call_id.0);
-        let peer = self.peers.get_mut(&id).expect("just seen");
+        let peer = self.peers.known.get_mut(&id).expect("just seen");
         match ready {
             Some(instance) => {
-                self.calls.insert(call_id, Call { peer: id, caller, deadline_ms, stage: Stage::Sent { instance } });
+                self.peers
+                    .calls
+                    .insert(call_id, Call { peer: id, caller, deadline_ms, stage: Stage::Sent { instance } });
                 peer.lane.sent(call_id);
-                self.outputs.push_back(Output::Write { instance, bytes: line, call: Some(call_id) });
+                self.effects.outputs.push_back(Output::Write { instance, bytes: line, call: Some(call_id) });
             }
             None => {
                 let call = Call { peer: id, caller, deadline_ms, stage: Stage::Queued { line, by: by.cloned() } };
                 self.make_room(id, &call)?;
-                let peer = self.peers.get_mut(&id).expect("just seen");
+                let peer = self.peers.known.get_mut(&id).expect("just seen");
                 peer.lane.enqueue(call_id, &call);
-                self.calls.insert(call_id, call);
+                self.peers.calls.insert(call_id, call);
             }
         }
-        let peer = self.peers.get_mut(&id).expect("just seen");
+        let peer = self.peers.known.get_mut(&id).expect("just seen");
         if let Some(by) = by.filter(|_| deadline_ms > due_ms) {
             peer.lane.extend(Extended { call: call_id, by: Arc::clone(by), due_ms });
         }
@@ -125,7 +128,7 @@ impl Core {
             self.used(server);
         }
         let queued = ready.is_none();
-        self.deadlines.set(Timer::Call(call_id), deadline_ms);
+        self.effects.deadlines.set(Timer::Call(call_id), deadline_ms);
         if queued {
             self.hurry_suspended(id);
             self.hurry_extended(id);
@@ -135,39 +138,40 @@ impl Core {
 
     /// Somebody has a use for this server.
     fn used(&mut self, id: ServerId) {
-        let now = self.now.unix_ms;
-        let Some(server) = self.servers.get_mut(&id) else { return };
+        let now = self.effects.now.unix_ms;
+        let Some(server) = self.servers.known.get_mut(&id) else { return };
         if server.last_used_unix_ms.is_none_or(|at| now.saturating_sub(at) > LAST_USED_STEP_MS) {
             server.last_used_unix_ms = Some(now);
-            self.outbox.mark(id);
+            self.servers.outbox.mark(id);
             self.schedule_flush();
         }
     }
 
     /// Somebody else waits: calls that hold the server for longer than its definition says end when that says so.
     fn hurry_extended(&mut self, id: PeerId) {
-        let least_ms = self.now.mono_ms + CONTENDED_CALL_GRACE.as_millis() as u64;
-        let contended = self.peers[&id].lane.contended().map(|extended| (extended.call, extended.due_ms.max(least_ms)));
+        let least_ms = self.effects.now.mono_ms + CONTENDED_CALL_GRACE.as_millis() as u64;
+        let contended =
+            self.peers.known[&id].lane.contended().map(|extended| (extended.call, extended.due_ms.max(least_ms)));
         for (call, due_ms) in contended.collect::<Vec<_>>() {
-            if self.calls.get(call).is_some_and(|call| call.deadline_ms > due_ms) {
-                self.calls.postpone(call, due_ms);
-                self.deadlines.set(Timer::Call(call), due_ms);
+            if self.peers.calls.get(call).is_some_and(|call| call.deadline_ms > due_ms) {
+                self.peers.calls.postpone(call, due_ms);
+                self.effects.deadlines.set(Timer::Call(call), due_ms);
             }
         }
     }
 
     /// Writes as many waiting calls as the server takes at once.
     pub(in crate::core) fn pump(&mut self, id: PeerId) {
-        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let Some(peer) = self.peers.known.get_mut(&id) else { return };
         let Some(instance) = peer.life.ready_instance() else { return };
         let mut sent = false;
         while peer.lane.in_flight().len() < peer.definition.max_in_flight as usize {
-            let Some(call) = peer.lane.dequeue(&self.calls) else { break };
-            if let Some(waited) = self.calls.get(call) {
+            let Some(call) = peer.lane.dequeue(&self.peers.calls) else { break };
+            if let Some(waited) = self.peers.calls.get(call) {
                 queue_room::give_back(&mut self.shares, peer.server, waited);
             }
-            let bytes = self.calls.send(call, instance);
-            self.outputs.push_back(Output::Write { instance, bytes, call: Some(call) });
+            let bytes = self.peers.calls.send(call, instance);
+            self.effects.outputs.push_back(Output::Write { instance, bytes, call: Some(call) });
             sent = true;
         }
         if sent && peer.lane.waiting() > 0 {
@@ -177,17 +181,17 @@ impl Core {
 
     /// Calls that wait for a server which will not be there in time fail now, not at their deadline.
     pub(in crate::core) fn review_queue(&mut self, id: PeerId) {
-        let Some(peer) = self.peers.get(&id) else { return };
+        let Some(peer) = self.peers.known.get(&id) else { return };
         if peer.lane.waiting() == 0 {
             return;
         }
         let draining = !matches!(self.phase, Phase::Running | Phase::Booting { .. });
         let mut lost = Vec::new();
         for call in peer.lane.queued() {
-            let Some(deadline_ms) = self.calls.get(call).map(|call| call.deadline_ms) else { continue };
+            let Some(deadline_ms) = self.peers.calls.get(call).map(|call| call.deadline_ms) else { continue };
             let verdict = match draining {
                 true => Err(Fault::new(Code::Unavailable, "the daemon is shutting down").outcome(Outcome::NotSent)),
-                false => peer.admits(deadline_ms, self.now),
+                false => peer.admits(deadline_ms, self.effects.now),
             };
             if let Err(fault) = verdict {
                 lost.push((call, fault));
@@ -202,7 +206,7 @@ impl Core {
 
     pub(in crate::core) fn greet(&mut self, id: PeerId, instance: InstanceId) {
         // No deadline of its own: the state's holds.
-        match self.peers[&id].role {
+        match self.peers.known[&id].role {
             Role::Stateless => self.discover(id, instance, None),
             Role::Main | Role::Session(_) => {
                 self.own_call(id, instance, Caller::Handshake, "initialize", INITIALIZE, None);
@@ -219,29 +223,31 @@ impl Core {
         params: &str,
         timeout_ms: Option<u64>,
     ) {
-        let call_id = self.calls.mint();
-        let deadline_ms = timeout_ms.map_or(u64::MAX, |ms| self.now.mono_ms + ms);
-        self.calls.insert(call_id, Call { peer: id, caller, deadline_ms, stage: Stage::Sent { instance } });
-        self.peers.get_mut(&id).expect("its instance lives").lane.sent(call_id);
+        let call_id = self.peers.calls.mint();
+        let deadline_ms = timeout_ms.map_or(u64::MAX, |ms| self.effects.now.mono_ms + ms);
+        self.peers.calls.insert(call_id, Call { peer: id, caller, deadline_ms, stage: Stage::Sent { instance } });
+        self.peers.known.get_mut(&id).expect("its instance lives").lane.sent(call_id);
         if timeout_ms.is_some() {
-            self.deadlines.set(Timer::Call(call_id), deadline_ms);
+            self.effects.deadlines.set(Timer::Call(call_id), deadline_ms);
         }
         let bytes = jsonrpc::own_request(call_id.0, method, params);
-        self.outputs.push_back(Output::Write { instance, bytes, call: Some(call_id) });
+        self.effects.outputs.push_back(Output::Write { instance, bytes, call: Some(call_id) });
     }
 
     fn greeted(&mut self, id: PeerId, instance: InstanceId, hello: Hello, advertised: Option<Advertised>) {
-        let peer = self.peers.get_mut(&id).expect("its instance lives");
+        let peer = self.peers.known.get_mut(&id).expect("its instance lives");
         let is_mcp = advertised.is_some();
         peer.advertised = Some(advertised.unwrap_or_else(|| Advertised::of_plain_server(&peer.definition.name)));
         (peer.hello, peer.dialect) = (Some(hello), Dialect::Sessions);
         // It was of the other era in its last life, and served those clients itself.
-        if let Some(server) = self.servers.get_mut(&peer.server).filter(|server| server.support == Support::Yes(id)) {
+        if let Some(server) =
+            self.servers.known.get_mut(&peer.server).filter(|server| server.support == Support::Yes(id))
+        {
             server.support = Support::Unknown;
         }
         if is_mcp {
             let bytes = jsonrpc::notification("notifications/initialized", None);
-            self.outputs.push_back(Output::Write { instance, bytes, call: None });
+            self.effects.outputs.push_back(Output::Write { instance, bytes, call: None });
         }
         // First in the lane, so that clients which wait already do not overtake it.
         self.first_tools(id, instance);
@@ -253,7 +259,7 @@ impl Core {
     }
 
     fn handshake_ended(&mut self, id: PeerId, instance: InstanceId, reply: Reply<'_>) {
-        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let Some(peer) = self.peers.known.get_mut(&id) else { return };
         if peer.role == Role::Stateless {
             return self.stateless_peer_discovered(id, instance, &reply);
         }
@@ -290,9 +296,9 @@ impl Core {
     // --- back -------------------------------------------------------------------------------------------------------
 
     pub(in crate::core) fn line_read(&mut self, instance: InstanceId, line: Line<'_>) {
-        self.work = 0;
-        let before = self.outputs.len();
-        let (bytes, is_awaited) = match (self.instances.get(&instance).copied(), line) {
+        self.effects.work = 0;
+        let before = self.effects.outputs.len();
+        let (bytes, is_awaited) = match (self.hosting.instances.get(&instance).copied(), line) {
             (None, Line::Whole(bytes)) => (bytes.len(), false),
             (None, Line::TooLong { .. } | Line::NoRoom { .. }) => (0, false),
             (Some(id), Line::Whole(bytes)) => (bytes.len(), self.whole_line_read(id, instance, bytes)),
@@ -309,7 +315,7 @@ impl Core {
         };
         match is_awaited {
             // The client's request has paid for it.
-            true => self.work = 0,
+            true => self.effects.work = 0,
             false => self.charge(1, bytes, before),
         }
     }
@@ -340,8 +346,8 @@ impl Core {
             Stage::Sent { instance: to } => call.peer == id && to == instance,
             Stage::Queued { .. } => false,
         };
-        let Some(call) = self.calls.get(call_id).filter(|call| current(call)) else {
-            let Some(peer) = self.peers.get_mut(&id) else { return false };
+        let Some(call) = self.peers.calls.get(call_id).filter(|call| current(call)) else {
+            let Some(peer) = self.peers.known.get_mut(&id) else { return false };
             peer.lane.unanswered.came_late(call_id);
             let to_probe = peer.pulse.as_mut().is_some_and(|pulse| pulse.takes(call_id));
             peer.said.late += u64::from(!to_probe);
@@ -362,7 +368,7 @@ impl Core {
                 self.handshake_ended(id, instance, reply);
             }
             Caller::List(list) => {
-                if let Some(pulse) = &mut self.peers.get_mut(&id).expect("it replied").pulse {
+                if let Some(pulse) = &mut self.peers.known.get_mut(&id).expect("it replied").pulse {
                     pulse.answered();
                 }
                 self.take_call(call_id);
@@ -383,7 +389,7 @@ impl Core {
 
     /// Of a line only its ends are left. Whoever waits for it is told by this fault.
     fn discarded(&mut self, id: PeerId, instance: InstanceId, (head, tail): (&[u8], &[u8]), what: &str, fault: Fault) {
-        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let Some(peer) = self.peers.known.get_mut(&id) else { return };
         let torn = jsonrpc::reply_id_of_torn(head, tail);
         if let Torn::ReplyTo(wire_id) = torn {
             peer.lane.unanswered.came_late(CallId(wire_id));
@@ -406,16 +412,16 @@ impl Core {
 
     /// Stdout that is nobody's answer: counted, kept in the log, skipped.
     fn noise(&mut self, id: PeerId, instance: InstanceId, bytes: &[u8]) {
-        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let Some(peer) = self.peers.known.get_mut(&id) else { return };
         peer.said.noise_lines += 1;
         if let Some(pulse) = &mut peer.pulse {
-            pulse.babbled(self.now.mono_ms);
+            pulse.babbled(self.effects.now.mono_ms);
         }
         peer.said.content_length |= bytes.len() > 15 && bytes[..15].eq_ignore_ascii_case(b"content-length:");
         let id = peer.server;
-        let Some(server) = self.servers.get_mut(&id) else { return };
+        let Some(server) = self.servers.known.get_mut(&id) else { return };
         let said = &bytes[..bytes.len().min(LOG_LINE_MAX)];
-        let entry = server.log.said(instance, LogSource::Noise, said, self.now);
+        let entry = server.log.said(instance, LogSource::Noise, said, self.effects.now);
         self.stream_said(id, entry);
     }
 
@@ -423,11 +429,11 @@ impl Core {
 
     /// Takes a call out of everything that knows it, and lets the next one go.
     fn take_call(&mut self, call_id: CallId) -> Option<Call> {
-        let call = self.calls.take(call_id)?;
-        self.deadlines.cancel(Timer::Call(call_id));
-        let peer = self.peers.get_mut(&call.peer)?;
+        let call = self.peers.calls.take(call_id)?;
+        self.effects.deadlines.cancel(Timer::Call(call_id));
+        let peer = self.peers.known.get_mut(&call.peer)?;
         queue_room::give_back(&mut self.shares, peer.server, &call);
-        if peer.lane.ended(call_id, &call, &self.calls) {
+        if peer.lane.ended(call_id, &call, &self.peers.calls) {
             self.pump(call.peer);
         }
         Some(call)
@@ -446,25 +452,25 @@ impl Core {
 
     /// It was to be sent, but the server has not read what was sent before.
     pub(in crate::core) fn unwritten(&mut self, call_id: CallId, short: Short) {
-        let Some(call) = self.calls.get(call_id) else { return };
+        let Some(call) = self.peers.calls.get(call_id) else { return };
         let name = self.name_of(call.peer);
         let fault = calls::unwritten(name, short);
         self.end_call(call_id, Answer::Refused(fault));
     }
 
     pub(in crate::core) fn call_timed_out(&mut self, call_id: CallId) {
-        let Some(call) = self.calls.get(call_id) else { return self.round_timed_out(call_id) };
+        let Some(call) = self.peers.calls.get(call_id) else { return self.round_timed_out(call_id) };
         let (id, caller) = (call.peer, call.caller);
         let outcome = match &call.stage {
             Stage::Queued { .. } => Outcome::NotSent,
             Stage::Sent { instance } => {
                 let bytes = jsonrpc::cancelled(call_id.0, "the client's deadline has passed");
-                self.outputs.push_back(Output::Write { instance: *instance, bytes, call: None });
+                self.effects.outputs.push_back(Output::Write { instance: *instance, bytes, call: None });
                 self.gave_up(call_id, self.session_of_call(call_id));
                 Outcome::SentUnknown
             }
         };
-        let peer = &self.peers[&id];
+        let peer = &self.peers.known[&id];
         log::info!("server={} call={call_id} timed out, {}", peer.definition.name, outcome.wire());
         let message = match outcome {
             Outcome::NotSent => "the deadline passed before the call could be sent",
@@ -481,7 +487,7 @@ impl Core {
 
     /// Only the question for the other era has a deadline: silence is an answer to it.
     fn handshake_unanswered(&mut self, id: PeerId) {
-        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let Some(peer) = self.peers.known.get_mut(&id) else { return };
         if let (Some(refusal), Some(instance)) = (peer.refusal.take(), peer.life.instance()) {
             self.undiscovered(id, instance, refusal);
         }
@@ -489,24 +495,24 @@ impl Core {
 
     /// The client has left, one of this session if it had any: the server is told, and the slot is free.
     pub(in crate::core) fn abandon_call(&mut self, call_id: CallId, session: Option<SessionId>, why: &str) {
-        if let Some(Call { stage: Stage::Sent { instance }, .. }) = self.calls.get(call_id) {
+        if let Some(Call { stage: Stage::Sent { instance }, .. }) = self.peers.calls.get(call_id) {
             let bytes = jsonrpc::cancelled(call_id.0, why);
-            self.outputs.push_back(Output::Write { instance: *instance, bytes, call: None });
+            self.effects.outputs.push_back(Output::Write { instance: *instance, bytes, call: None });
             self.gave_up(call_id, session);
         }
         self.take_call(call_id);
     }
 
     fn session_of_call(&self, call_id: CallId) -> Option<SessionId> {
-        self.forwarded.get(&call_id).and_then(|forwarded| forwarded.session)
+        self.mcp.forwarded.get(&call_id).and_then(|forwarded| forwarded.session)
     }
 
     /// A call that was sent ends without the server's answer: until that comes, what the server says may be about it.
     fn gave_up(&mut self, call_id: CallId, session: Option<SessionId>) {
-        let Some(call) = self.calls.get(call_id) else { return };
+        let Some(call) = self.peers.calls.get(call_id) else { return };
         match call.caller {
             Caller::Client(_) | Caller::Mcp => {
-                let peer = self.peers.get_mut(&call.peer).expect("it was sent there");
+                let peer = self.peers.known.get_mut(&call.peer).expect("it was sent there");
                 peer.lane.unanswered.gave_up(call_id, session);
             }
             // Nothing of a client's is in them.
@@ -516,7 +522,7 @@ impl Core {
 
     /// No answer will come any more: what is in flight fails at once.
     pub(in crate::core) fn fail_in_flight(&mut self, id: PeerId, fault: &Fault) {
-        for call in self.peers[&id].lane.in_flight().to_vec() {
+        for call in self.peers.known[&id].lane.in_flight().to_vec() {
             self.end_call(call, Answer::Refused(fault.clone().outcome(Outcome::SentUnknown)));
         }
     }

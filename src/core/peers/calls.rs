@@ -24,7 +24,7 @@ pub struct Call {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caller {
     Client(ConnId),
-    /// An MCP client; `Core::forwarded` knows which.
+    /// An MCP client; `Mcp::forwarded` knows which.
     Mcp,
     /// Nobody: the daemon's own, and nothing depends on the answer.
     Own,

@@ -2,9 +2,10 @@
 //! means; never restarts it (`lifecycle.rs` decides that) and takes no slot of its lane, so no call waits for a probe.
 //! Invariant: at most one question is out, and anything valid that the server says ends all doubt.
 
+use crate::core::Core;
 use crate::core::contract::Output;
+use crate::core::effects::Timer;
 use crate::core::hosting::lifecycle::Event;
-use crate::core::{Core, Timer};
 use crate::ids::{CallId, InstanceId, PeerId};
 use crate::limits::HEARTBEAT_DOUBLINGS;
 use crate::model::definition::Health;
@@ -170,25 +171,25 @@ impl Pulse {
 impl Core {
     /// The server has become ready: from here on its silence is watched.
     pub(in crate::core) fn watch(&mut self, id: PeerId) {
-        let peer = self.peers.get_mut(&id).expect("advance holds it");
-        peer.pulse = Some(Pulse::begin(self.now.mono_ms));
+        let peer = self.peers.known.get_mut(&id).expect("advance holds it");
+        peer.pulse = Some(Pulse::begin(self.effects.now.mono_ms));
         self.arm_pulse(id);
     }
 
     pub(in crate::core) fn arm_pulse(&mut self, id: PeerId) {
-        let Some(peer) = self.peers.get(&id) else { return };
+        let Some(peer) = self.peers.known.get(&id) else { return };
         match &peer.pulse {
-            Some(pulse) => self.deadlines.set(Timer::Pulse(id), pulse.deadline(&peer.definition.health)),
-            None => self.deadlines.cancel(Timer::Pulse(id)),
+            Some(pulse) => self.effects.deadlines.set(Timer::Pulse(id), pulse.deadline(&peer.definition.health)),
+            None => self.effects.deadlines.cancel(Timer::Pulse(id)),
         }
     }
 
     /// Something valid came from the server's present instance.
     pub(in crate::core) fn heard(&mut self, id: PeerId) {
-        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let Some(peer) = self.peers.known.get_mut(&id) else { return };
         let Some(pulse) = &mut peer.pulse else { return };
         let was_stale = pulse.is_stale();
-        pulse.heard(self.now.mono_ms);
+        pulse.heard(self.effects.now.mono_ms);
         if peer.life.status() == Status::Unresponsive {
             self.arm_pulse(id);
             self.advance(id, Event::Heard);
@@ -198,8 +199,8 @@ impl Core {
     }
 
     pub(in crate::core) fn line_begun(&mut self, instance: InstanceId) {
-        let now_ms = self.now.mono_ms;
-        let peer = self.instances.get(&instance).and_then(|id| self.peers.get_mut(id));
+        let now_ms = self.effects.now.mono_ms;
+        let peer = self.hosting.instances.get(&instance).and_then(|id| self.peers.known.get_mut(id));
         if let Some(pulse) = peer.and_then(|peer| peer.pulse.as_mut()) {
             pulse.line_begun(now_ms);
         }
@@ -207,8 +208,8 @@ impl Core {
 
     /// A call to it got no answer in time; nothing else follows from that.
     pub(in crate::core) fn suspect(&mut self, id: PeerId) {
-        let now_ms = self.now.mono_ms;
-        let ready = self.peers.get_mut(&id).filter(|peer| peer.life.ready_instance().is_some());
+        let now_ms = self.effects.now.mono_ms;
+        let ready = self.peers.known.get_mut(&id).filter(|peer| peer.life.ready_instance().is_some());
         let pulse = ready.and_then(|peer| peer.pulse.as_mut());
         if let Some(beat) = pulse.map(|pulse| pulse.suspect(now_ms)) {
             self.follow_beat(id, beat);
@@ -216,8 +217,8 @@ impl Core {
     }
 
     pub(in crate::core) fn pulse_elapsed(&mut self, id: PeerId) {
-        let now_ms = self.now.mono_ms;
-        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let now_ms = self.effects.now.mono_ms;
+        let Some(peer) = self.peers.known.get_mut(&id) else { return };
         let rules = &peer.definition.health;
         let busy = peer.definition.max_in_flight == 1 && !peer.lane.in_flight().is_empty();
         // One that is on its way out owes nobody an answer.
@@ -249,16 +250,16 @@ impl Core {
 
     /// Outside the lane: the server may have a call in hand, and none waits for this.
     fn ask_pulse(&mut self, id: PeerId, method: &str) {
-        let wire_id = self.calls.mint();
-        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let wire_id = self.peers.calls.mint();
+        let Some(peer) = self.peers.known.get_mut(&id) else { return };
         let (Some(instance), Some(pulse)) = (peer.life.ready_instance(), &mut peer.pulse) else { return };
         pulse.asked = Some(wire_id);
         let bytes = jsonrpc::own_request(wire_id.0, method, "{}");
-        self.outputs.push_back(Output::Write { instance, bytes, call: None });
+        self.effects.outputs.push_back(Output::Write { instance, bytes, call: None });
     }
 
     fn lost(&mut self, id: PeerId) {
-        let waits_ms = 2 * self.peers[&id].definition.health.probe_timeout_ms;
+        let waits_ms = 2 * self.peers.known[&id].definition.health.probe_timeout_ms;
         self.warn(id, format!("unresponsive: it answered neither ping nor tools/list within {waits_ms} ms"));
         self.advance(id, Event::Silent);
     }

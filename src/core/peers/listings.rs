@@ -3,11 +3,12 @@
 //! servers are offered at once, and tells of a change only if there is one. Never delays a client: whoever asks gets what is
 //! known. Invariant: what is kept for a server is counted as its share, and what is told was prepared before.
 
+use crate::core::Core;
+use crate::core::effects::Timer;
 use crate::core::mcp::aggregate::{joint_prefix, prefixed, resource_uris};
 use crate::core::mcp::era::params::header_params;
 use crate::core::peers::calls::Caller;
 use crate::core::peers::peer::{Peer, Role};
-use crate::core::{Core, Timer};
 use crate::ids::{InstanceId, PeerId};
 use crate::limits::{LIST_ITEMS_MAX, LIST_PAGES_MAX, LIST_PAUSE, SHARE_LISTS, TOOL_LIST_MAX, TOOL_LIST_TIMEOUT};
 use crate::shares::{Owner, Resource, Short};
@@ -135,7 +136,7 @@ impl Core {
     /// The first question after a handshake. Everybody is asked for tools; also servers that know no handshake.
     pub(in crate::core) fn first_tools(&mut self, id: PeerId, instance: InstanceId) {
         let params = self.own_params(id);
-        self.peers.get_mut(&id).expect("it is greeted").list_mut(Listing::Tools).asked = true;
+        self.peers.known.get_mut(&id).expect("it is greeted").list_mut(Listing::Tools).asked = true;
         let timeout_ms = Some(TOOL_LIST_TIMEOUT.as_millis() as u64);
         let list = Listing::Tools;
         self.own_call(id, instance, Caller::List(list), list.method(), &params, timeout_ms);
@@ -146,7 +147,7 @@ impl Core {
             let wanted = |peer: &Peer| {
                 peer.offers(list.capability()) && peer.life.ready_instance().is_some() && !peer.list(list).asked
             };
-            if self.peers.get(&id).is_some_and(wanted) {
+            if self.peers.known.get(&id).is_some_and(wanted) {
                 self.ask_page(id, list, None);
             }
         }
@@ -154,13 +155,13 @@ impl Core {
 
     /// The server says that it has changed. The first time it is asked for it at once, and then after a rest.
     pub(in crate::core) fn fetch(&mut self, id: PeerId, list: Listing) {
-        let now_ms = self.now.mono_ms;
-        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let now_ms = self.effects.now.mono_ms;
+        let Some(peer) = self.peers.known.get_mut(&id) else { return };
         let cached = peer.list_mut(list);
         if cached.asked || cached.rests_until_ms > now_ms {
             cached.stale = true;
             if !cached.asked {
-                self.deadlines.set(Timer::List(id, list), cached.rests_until_ms);
+                self.effects.deadlines.set(Timer::List(id, list), cached.rests_until_ms);
             }
             return;
         }
@@ -173,7 +174,7 @@ impl Core {
 
     /// Its rest is over.
     pub(in crate::core) fn fetch_due(&mut self, id: PeerId, list: Listing) {
-        let Some(cached) = self.peers.get_mut(&id).map(|peer| peer.list_mut(list)) else { return };
+        let Some(cached) = self.peers.known.get_mut(&id).map(|peer| peer.list_mut(list)) else { return };
         if cached.stale && !cached.asked {
             cached.stale = false;
             self.fetch(id, list);
@@ -193,7 +194,7 @@ impl Core {
         let sent = self.submit(id, None, timeout_ms, Caller::List(list), |call| {
             jsonrpc::own_request(call, list.method(), &params)
         });
-        let cached = self.peers.get_mut(&id).expect("it is asked").list_mut(list);
+        let cached = self.peers.known.get_mut(&id).expect("it is asked").list_mut(list);
         match sent {
             Ok(_) => cached.asked = true,
             Err(fault) => {
@@ -204,7 +205,7 @@ impl Core {
     }
 
     pub(in crate::core) fn listed(&mut self, id: PeerId, list: Listing, reply: &Reply<'_>) {
-        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let Some(peer) = self.peers.known.get_mut(&id) else { return };
         let cached = peer.list_mut(list);
         cached.asked = false;
         let Reply::Result(raw) = reply else { return self.list_ended(id, list) };
@@ -246,7 +247,7 @@ impl Core {
 
     /// Prepares all that will be asked of a list, in one walk through it.
     fn keep_list(&mut self, id: PeerId, list: Listing, text: Arc<[u8]>) -> Result<Option<Kept>, String> {
-        let peer = &self.peers[&id];
+        let peer = &self.peers.known[&id];
         let (array, name) = list.keys();
         let items = json::named_items(&text, array, name, LIST_ITEMS_MAX);
         let items = items.map_err(|_| format!("more than {LIST_ITEMS_MAX} items"))?;
@@ -259,7 +260,7 @@ impl Core {
         };
         let new = text.len() + joint.as_ref().map_or(0, |joint| joint.len());
         self.count_list(id, list, |cached| cached.bytes_with(new))?;
-        let peer = self.peers.get_mut(&id).expect("just seen");
+        let peer = self.peers.known.get_mut(&id).expect("just seen");
         match list {
             Listing::Resources => peer.resource_uris = resource_uris(&items),
             Listing::Tools => peer.header_params = header_params(&text),
@@ -273,7 +274,7 @@ impl Core {
 
     /// Counts what is kept of a list as the server's share, if it may have that much.
     fn count_list(&mut self, id: PeerId, list: Listing, bytes: impl Fn(&Cached) -> usize) -> Result<(), String> {
-        let Some(peer) = self.peers.get_mut(&id) else { return Ok(()) };
+        let Some(peer) = self.peers.known.get_mut(&id) else { return Ok(()) };
         let owner = Owner::Server(peer.server);
         let cached = peer.list_mut(list);
         let bytes = bytes(cached);
@@ -289,13 +290,13 @@ impl Core {
         for list in Listing::ALL {
             let counted = std::mem::take(&mut peer.list_mut(list).counted);
             self.shares.give_back(&Owner::Server(peer.server), Resource::Lists, counted);
-            self.deadlines.cancel(Timer::List(peer.id, list));
+            self.effects.deadlines.cancel(Timer::List(peer.id, list));
         }
     }
 
     fn not_kept(&mut self, id: PeerId, list: Listing, why: &str) {
         log::warn!("server={} {} is not kept: {why}", self.name_of(id), list.method());
-        if let Some(cached) = self.peers.get_mut(&id).map(|peer| peer.list_mut(list)) {
+        if let Some(cached) = self.peers.known.get_mut(&id).map(|peer| peer.list_mut(list)) {
             // Slow clients will have read the older ones some time.
             cached.stale |= !cached.outgoing.is_empty();
         }
@@ -304,7 +305,7 @@ impl Core {
 
     /// The request for it has ended, one way or the other.
     pub(in crate::core) fn list_ended(&mut self, id: PeerId, list: Listing) {
-        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let Some(peer) = self.peers.known.get_mut(&id) else { return };
         let cached = peer.list_mut(list);
         let again = cached.stale;
         cached.forget_asking();
@@ -317,7 +318,7 @@ impl Core {
 
     /// The request for it could not be sent in time: the server was at work for somebody else. It still is to be made.
     pub(in crate::core) fn list_put_off(&mut self, id: PeerId, list: Listing) {
-        if self.peers.get(&id).is_some_and(|peer| peer.life.ready_instance().is_some()) {
+        if self.peers.known.get(&id).is_some_and(|peer| peer.life.ready_instance().is_some()) {
             self.fetch(id, list);
         }
     }

@@ -7,3 +7,14 @@ pub mod listings;
 pub mod peer;
 pub mod queue_room;
 pub mod unanswered;
+
+use crate::core::peers::calls::Calls;
+use crate::core::peers::peer::Peer;
+use crate::ids::{IdMap, PeerId};
+
+#[derive(Default)]
+pub(in crate::core) struct Peers {
+    pub known: IdMap<PeerId, Peer>,
+    pub minted: u64,
+    pub calls: Calls,
+}

@@ -12,12 +12,12 @@ use std::sync::Arc;
 impl Core {
     /// The queue is full. Whoever fills it makes way for somebody who has less of it.
     pub(in crate::core) fn make_place(&mut self, id: PeerId, newcomer: Option<&Arc<str>>) -> Result<(), Fault> {
-        let peer = &self.peers[&id];
+        let peer = &self.peers.known[&id];
         let full = |what: &str| {
             let message = format!("{}: {} calls wait already{what}", peer.definition.name, peer.lane.waiting());
             Fault::new(Code::QueueFull, message).outcome(Outcome::NotSent).retry_after_ms(1_000)
         };
-        let gives_way = newcomer.and_then(|newcomer| peer.lane.gives_way_to(newcomer, &self.calls));
+        let gives_way = newcomer.and_then(|newcomer| peer.lane.gives_way_to(newcomer, &self.peers.calls));
         let call = gives_way.ok_or_else(|| full(""))?;
         let fault = full(", most of them yours, and somebody else wants a place");
         self.end_call(call, Answer::Refused(fault));
@@ -26,13 +26,13 @@ impl Core {
 
     /// Memory for a call that is to wait. Whoever fills what there is for the server makes way for somebody who has less.
     pub(in crate::core) fn make_room(&mut self, id: PeerId, call: &Call) -> Result<(), Fault> {
-        let peer = &self.peers[&id];
+        let peer = &self.peers.known[&id];
         let (Some(by), Some(owners)) = (call.queued_by(), call.waits_for(peer.server)) else { return Ok(()) };
         let bytes = call.waiting_bytes();
         let too_large = calls_too_large(&peer.definition.name);
         let give_way = match self.shares.take_for(&owners, Resource::Memory, bytes) {
             Ok(()) => return Ok(()),
-            Err((0, Short::Owner)) => peer.lane.give_room_to(by, bytes, &self.calls),
+            Err((0, Short::Owner)) => peer.lane.give_room_to(by, bytes, &self.peers.calls),
             Err((_, Short::Owner | Short::Whole)) => Vec::new(),
         };
         for call in give_way {

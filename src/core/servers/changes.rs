@@ -3,15 +3,16 @@
 //! takes something away (stop, delete, revoke) is done at once instead, and made durable by `decisions`.
 
 use crate::api::response::Answer;
+use crate::core::Core;
 use crate::core::clients::asks::{is_at_rest, needs_restart, store_unavailable};
 use crate::core::clients::parked::{Hand, WaitOn};
 use crate::core::contract::Output;
+use crate::core::effects::Timer;
 use crate::core::hosting::lifecycle::{Event, State};
 use crate::core::peers::peer::Role;
 use crate::core::servers::decisions::Key;
 use crate::core::servers::outbox::{ChangeKind, Pending};
 use crate::core::servers::server::{Removal, Server};
-use crate::core::{Core, Timer};
 use crate::ids::{ConnId, ServerId, StoreSeq};
 use crate::limits::VOLUMES_RETRY;
 use crate::model::definition::Definition;
@@ -22,16 +23,16 @@ use std::sync::Arc;
 impl Core {
     pub(in crate::core) fn store_lost(&mut self, why: &str) {
         log::warn!("store lost: {why}; calls go on, changes are refused until it is back");
-        self.outbox.lost();
+        self.servers.outbox.lost();
         self.decisions_are_late(|_| true);
     }
 
     pub(in crate::core) fn store_done(&mut self, seq: StoreSeq, outcome: StoreOutcome) {
-        if let Some(pending) = self.outbox.done(seq) {
+        if let Some(pending) = self.servers.outbox.done(seq) {
             self.settle_change(pending, outcome);
         }
         // It answers, so whatever had to wait may go now: also what puts right an operation that was given up.
-        if self.outbox.has_unsent() {
+        if self.servers.outbox.has_unsent() {
             self.schedule_flush();
         }
     }
@@ -49,7 +50,7 @@ impl Core {
             }
             StoreOutcome::Unknown(why) => {
                 log::debug!("a write has an unknown outcome: {why}");
-                self.outbox.disown(&pending);
+                self.servers.outbox.disown(&pending);
                 self.undone(pending, store_unavailable());
             }
         }
@@ -57,8 +58,8 @@ impl Core {
 
     fn store_refuses(&mut self, pending: Pending, why: &str, fault: Fault) {
         log::error!("the store refused a write: {why}");
-        self.outbox.refuse(&pending);
-        if self.outbox.has_refused() {
+        self.servers.outbox.refuse(&pending);
+        if self.servers.outbox.has_refused() {
             self.store_refused();
         }
         self.undone(pending, fault);
@@ -66,8 +67,8 @@ impl Core {
 
     /// The database hangs: the client may not wait any longer.
     pub(in crate::core) fn store_timed_out(&mut self, conn: ConnId, seq: StoreSeq) {
-        self.outbox.stall();
-        match self.outbox.abandon(seq) {
+        self.servers.outbox.stall();
+        match self.servers.outbox.abandon(seq) {
             Some(pending) => self.undone(pending, store_unavailable()),
             None => self.refuse(conn, store_unavailable()),
         }
@@ -77,7 +78,7 @@ impl Core {
         match pending {
             Pending::Register { server, definition, conn, wait } => self.registered(server, definition, conn, wait),
             Pending::Change { server, definition, up, conns, kind, warning } => {
-                if let Some(server) = self.servers.get_mut(&server)
+                if let Some(server) = self.servers.known.get_mut(&server)
                     && server.definition.environment != definition.environment
                 {
                     server.warning = warning;
@@ -88,8 +89,10 @@ impl Core {
                 true => self.answer(conn, Answer::TokenCreated { token: *token, secret, rotated: rotates.is_some() }),
                 false => self.refuse(conn, Fault::new(Code::NotFound, "the token was revoked meanwhile")),
             },
-            Pending::Reconcile { server } if !self.outbox.owes(server) => self.decision_stored(&Key::Server(server)),
-            Pending::ReconcileToken { name } if !self.outbox.owes_token(&name) => {
+            Pending::Reconcile { server } if !self.servers.outbox.owes(server) => {
+                self.decision_stored(&Key::Server(server))
+            }
+            Pending::ReconcileToken { name } if !self.servers.outbox.owes_token(&name) => {
                 self.decision_stored(&Key::Token(name))
             }
             Pending::Status { .. }
@@ -103,15 +106,15 @@ impl Core {
     fn undone(&mut self, pending: Pending, fault: Fault) {
         match pending {
             Pending::Register { definition, conn, .. } => {
-                self.names.remove(&definition.name);
+                self.servers.names.remove(&definition.name);
                 self.refuse(conn, fault);
             }
             Pending::Change { server, definition, conns, .. } => {
-                if let Some(server) = self.servers.get_mut(&server) {
+                if let Some(server) = self.servers.known.get_mut(&server) {
                     server.changing = false;
                     // One that had no name was to have this one.
                     if server.definition.name != definition.name {
-                        self.names.remove(&definition.name);
+                        self.servers.names.remove(&definition.name);
                     }
                 }
                 for conn in conns {
@@ -128,14 +131,14 @@ impl Core {
     fn registered(&mut self, id: ServerId, definition: Arc<Definition>, conn: ConnId, wait: bool) {
         log::info!("server={} id={id} registered", definition.name);
         let main = self.mint_peer();
-        let (server, peer) = Server::new(id, main, definition, true, self.now.unix_ms);
-        self.servers.insert(id, server);
-        self.peers.insert(main, peer);
+        let (server, peer) = Server::new(id, main, definition, true, self.effects.now.unix_ms);
+        self.servers.known.insert(id, server);
+        self.peers.known.insert(main, peer);
         self.tell_presence(id, "registered");
-        let waiting = self.parked.release(conn).is_some();
+        let waiting = self.clients.parked.release(conn).is_some();
         if waiting && wait {
             let on = WaitOn::Ready { server: id, after: Hand::Registered };
-            self.park(conn, on, self.now.mono_ms + self.start_wait_ms(id));
+            self.park(conn, on, self.effects.now.mono_ms + self.start_wait_ms(id));
         }
         if self.settings.hosting && self.is_running() {
             self.advance_main(id, Event::Start);
@@ -144,13 +147,13 @@ impl Core {
         }
         if waiting && !wait {
             let answer = self.ready_answer(id, Hand::Registered);
-            self.deadlines.cancel(Timer::Client(conn));
-            self.outputs.push_back(Output::Answer { conn, answer });
+            self.effects.deadlines.cancel(Timer::Client(conn));
+            self.effects.outputs.push_back(Output::Answer { conn, answer });
         }
     }
 
     fn changed(&mut self, id: ServerId, definition: Arc<Definition>, up: bool, conns: &[ConnId], kind: ChangeKind) {
-        let server = self.servers.get_mut(&id).expect("one that changes is not forgotten");
+        let server = self.servers.known.get_mut(&id).expect("one that changes is not forgotten");
         server.changing = false;
         if server.removing.is_some() {
             let fault = Fault::new(Code::NotFound, "the server was removed meanwhile");
@@ -158,11 +161,11 @@ impl Core {
             return self.follow_removal(id);
         }
         if server.definition.name != definition.name {
-            self.names.remove(&server.definition.name);
+            self.servers.names.remove(&server.definition.name);
         }
         // Whoever has changed it has been through all rules.
         let was_refused = server.refused.take().is_some();
-        let main = self.peers.get_mut(&server.main).expect("a server that is known has one");
+        let main = self.peers.known.get_mut(&server.main).expect("a server that is known has one");
         if was_refused {
             main.last_error = None;
         }
@@ -173,11 +176,14 @@ impl Core {
         server.definition = definition;
         let main = server.main;
         self.arm_pulse(main);
-        let waiting: Vec<ConnId> = conns.iter().copied().filter(|conn| self.parked.release(*conn).is_some()).collect();
+        let waiting: Vec<ConnId> =
+            conns.iter().copied().filter(|conn| self.clients.parked.release(*conn).is_some()).collect();
         let hosting = self.settings.hosting && self.is_running();
         let event = match (up && hosting, kind) {
             (false, _) => Some(Event::Stop),
-            (true, ChangeKind::Patch) if restart && !is_at_rest(self.peers[&main].life.state()) => Some(Event::Restart),
+            (true, ChangeKind::Patch) if restart && !is_at_rest(self.peers.known[&main].life.state()) => {
+                Some(Event::Restart)
+            }
             // One that has ended, or waits for its next attempt, goes on with that.
             (true, ChangeKind::Patch) if was_up && !restart => None,
             (true, _) => Some(Event::Start),
@@ -201,8 +207,8 @@ impl Core {
 
     /// It is down from here on, whatever the store says.
     pub(in crate::core) fn stop_now(&mut self, id: ServerId) {
-        self.servers.get_mut(&id).expect("found").desired_up = false;
-        self.outbox.keep_down(id);
+        self.servers.known.get_mut(&id).expect("found").desired_up = false;
+        self.servers.outbox.keep_down(id);
         self.retire_further_peers(id);
         self.offer_changed(id);
         self.advance_main(id, Event::Stop);
@@ -211,11 +217,11 @@ impl Core {
 
     /// It is gone for everybody from here on, whatever the store says; it leaves when it is down.
     pub(in crate::core) fn delete_now(&mut self, id: ServerId, volumes: bool) {
-        let server = self.servers.get_mut(&id).expect("found");
+        let server = self.servers.known.get_mut(&id).expect("found");
         server.removing = Some(if volumes { Removal::TakesVolumes } else { Removal::KeepsVolumes });
         server.desired_up = false;
         let name = server.definition.name.clone();
-        self.outbox.keep_down(id);
+        self.servers.outbox.keep_down(id);
         self.retire_further_peers(id);
         self.offer_changed(id);
         self.decide(Decision::Delete { server: id, name, volumes });
@@ -226,18 +232,18 @@ impl Core {
     /// Once it is down, with all its peers, it is told to be gone; before that its volumes go. Its name stays
     /// taken until nothing can bring it back: the next one of that name would have its own volumes removed.
     pub(in crate::core) fn follow_removal(&mut self, id: ServerId) {
-        let Some(removing) = self.servers.get(&id).and_then(|server| server.removing) else { return };
-        let further = self.peers.values().any(|peer| peer.server == id && peer.role != Role::Main);
+        let Some(removing) = self.servers.known.get(&id).and_then(|server| server.removing) else { return };
+        let further = self.peers.known.values().any(|peer| peer.server == id && peer.role != Role::Main);
         if further || *self.main_of(id).life.state() != State::Down {
             return;
         }
-        let server = self.servers.get_mut(&id).expect("just seen");
+        let server = self.servers.known.get_mut(&id).expect("just seen");
         match removing {
             Removal::KeepsVolumes => self.gone(id),
             Removal::TakesVolumes => {
                 server.removing = Some(Removal::VolumesLeave);
                 let name = server.definition.name.clone();
-                self.outputs.push_back(Output::RemoveVolumes { server: id, name });
+                self.effects.outputs.push_back(Output::RemoveVolumes { server: id, name });
             }
             Removal::VolumesLeave => {}
             Removal::Gone => self.forget(id),
@@ -245,7 +251,7 @@ impl Core {
     }
 
     pub(in crate::core) fn volumes_removed(&mut self, id: ServerId, outcome: Result<(), String>) {
-        let Some(server) = self.servers.get(&id) else { return };
+        let Some(server) = self.servers.known.get(&id) else { return };
         let Err(why) = outcome else { return self.gone(id) };
         let name = server.definition.name.clone();
         log::error!("server={name} its volumes are not removed: {why}; tried again in {VOLUMES_RETRY:?}");
@@ -253,32 +259,32 @@ impl Core {
             "the server is removed, but not all of its volumes: {why}; it is tried again, see `stdiod volume ls`"
         );
         self.tell_removal(id, || Answer::Refused(Fault::new(Code::Unavailable, message.clone())));
-        self.deadlines.set(Timer::Volumes(id), self.now.mono_ms + VOLUMES_RETRY.as_millis() as u64);
+        self.effects.deadlines.set(Timer::Volumes(id), self.effects.now.mono_ms + VOLUMES_RETRY.as_millis() as u64);
     }
 
     pub(in crate::core) fn volumes_again(&mut self, id: ServerId) {
-        if let Some(server) = self.servers.get(&id) {
-            self.outputs.push_back(Output::RemoveVolumes { server: id, name: server.definition.name.clone() });
+        if let Some(server) = self.servers.known.get(&id) {
+            self.effects.outputs.push_back(Output::RemoveVolumes { server: id, name: server.definition.name.clone() });
         }
     }
 
     /// Its container is gone, and so are its volumes if they were to go.
     fn gone(&mut self, id: ServerId) {
-        let server = self.servers.get_mut(&id).expect("it is being removed");
+        let server = self.servers.known.get_mut(&id).expect("it is being removed");
         let took_volumes = server.removing.replace(Removal::Gone) == Some(Removal::VolumesLeave);
         let (name, followers) = (server.definition.name.clone(), std::mem::take(&mut server.followers));
         log::info!("server={name} id={id} removed");
-        self.fail_rounds(self.servers[&id].main);
+        self.fail_rounds(self.servers.known[&id].main);
         self.forget_clients(id);
         self.tell_presence(id, "removed");
-        self.outputs.push_back(Output::LogRemove { server: id });
+        self.effects.outputs.push_back(Output::LogRemove { server: id });
         for follower in followers {
             self.give_watcher_back(&follower.owner);
             self.close_conn(follower.conn);
         }
         if took_volumes {
             // The store need not remember them any longer.
-            self.outbox.reconcile(id);
+            self.servers.outbox.reconcile(id);
             self.schedule_flush();
         }
         self.forget(id);
@@ -287,22 +293,22 @@ impl Core {
     /// The last of a removed server, if nothing can bring it back; and whoever waits for its end has waited long enough.
     fn forget(&mut self, id: ServerId) {
         let key = Key::Server(id);
-        let server = &self.servers[&id];
-        if !server.changing && !self.decisions.is_open(&key) {
+        let server = &self.servers.known[&id];
+        if !server.changing && !self.servers.decisions.is_open(&key) {
             let main = server.main;
-            self.names.remove(&server.definition.name);
-            self.servers.remove(&id);
+            self.servers.names.remove(&server.definition.name);
+            self.servers.known.remove(&id);
             self.forget_peer(main);
-            self.outbox.forget(id);
+            self.servers.outbox.forget(id);
         }
-        if self.decisions.is_settled(&key) {
+        if self.servers.decisions.is_settled(&key) {
             self.tell_removal(id, || Answer::Deleted);
         }
     }
 
     /// To whoever has removed it; whoever waits for something else of it waits for nothing.
     fn tell_removal(&mut self, id: ServerId, answer: impl Fn() -> Answer) {
-        for (conn, on) in self.parked.on_server(id) {
+        for (conn, on) in self.clients.parked.on_server(id) {
             match on {
                 WaitOn::Gone(_) => self.answer(conn, answer()),
                 WaitOn::Advertised(_) => self.answer_greeting(conn, id),
@@ -323,21 +329,21 @@ impl Core {
 
     /// Hands out everything that waits to be written, if the store can take it.
     pub(in crate::core) fn flush(&mut self) {
-        if !self.outbox.available() || !self.loaded {
+        if !self.servers.outbox.available() || !self.servers.loaded {
             return;
         }
-        let (servers, tokens) = self.outbox.take_reconcile();
+        let (servers, tokens) = self.servers.outbox.take_reconcile();
         for id in servers {
             // A change on its way decides what the row must be: not before its outcome is known.
-            if self.servers.get(&id).is_some_and(|server| server.changing) {
-                self.outbox.reconcile(id);
+            if self.servers.known.get(&id).is_some_and(|server| server.changing) {
+                self.servers.outbox.reconcile(id);
                 continue;
             }
-            let op = match self.servers.get(&id) {
+            let op = match self.servers.known.get(&id) {
                 Some(server) => match server.removing {
                     // What is wrong with its row is left as it is, until somebody puts it right or removes it.
                     None if server.refused.is_some() => StoreOp::SetDesired { id, up: server.desired_up },
-                    None => StoreOp::InsertServer(Box::new(server.to_stored(&self.peers[&server.main]))),
+                    None => StoreOp::InsertServer(Box::new(server.to_stored(&self.peers.known[&server.main]))),
                     Some(Removal::TakesVolumes | Removal::VolumesLeave) => {
                         StoreOp::DeleteServer { id, volumes: Some(server.definition.name.clone()) }
                     }
@@ -345,28 +351,29 @@ impl Core {
                 },
                 None => StoreOp::DeleteServer { id, volumes: None },
             };
-            let seq = self.outbox.issue(Pending::Reconcile { server: id });
-            self.outputs.push_back(Output::Store { seq, op });
+            let seq = self.servers.outbox.issue(Pending::Reconcile { server: id });
+            self.effects.outputs.push_back(Output::Store { seq, op });
         }
         for name in tokens {
             // As above.
-            if self.outbox.is_inserting_token(&name) {
-                self.outbox.reconcile_token(name);
+            if self.servers.outbox.is_inserting_token(&name) {
+                self.servers.outbox.reconcile_token(name);
                 continue;
             }
-            let op = match self.tokens.current(&name) {
-                Some(token) => StoreOp::InsertToken { id: self.entropy.uuid(), token },
+            let op = match self.servers.tokens.current(&name) {
+                Some(token) => StoreOp::InsertToken { id: self.effects.entropy.uuid(), token },
                 None => StoreOp::DeleteToken { name: name.clone() },
             };
-            let seq = self.outbox.issue(Pending::ReconcileToken { name });
-            self.outputs.push_back(Output::Store { seq, op });
+            let seq = self.servers.outbox.issue(Pending::ReconcileToken { name });
+            self.effects.outputs.push_back(Output::Store { seq, op });
         }
-        for id in self.outbox.take_dirty() {
+        for id in self.servers.outbox.take_dirty() {
             let kept = |server: &&Server| server.refused.is_none() && server.removing.is_none();
-            let Some(server) = self.servers.get(&id).filter(kept) else { continue };
-            let op = StoreOp::SaveStatus { id, status: Box::new(server.stored_status(&self.peers[&server.main])) };
-            let seq = self.outbox.issue(Pending::Status { server: id });
-            self.outputs.push_back(Output::Store { seq, op });
+            let Some(server) = self.servers.known.get(&id).filter(kept) else { continue };
+            let op =
+                StoreOp::SaveStatus { id, status: Box::new(server.stored_status(&self.peers.known[&server.main])) };
+            let seq = self.servers.outbox.issue(Pending::Status { server: id });
+            self.effects.outputs.push_back(Output::Store { seq, op });
         }
     }
 }

@@ -4,8 +4,9 @@
 //! is in the store or on disk, or in neither because both have failed, and never waits for longer than their deadlines.
 
 use crate::api::response::Answer;
+use crate::core::Core;
 use crate::core::contract::Output;
-use crate::core::{Core, Timer};
+use crate::core::effects::Timer;
 use crate::ids::{ConnId, ServerId};
 use crate::limits::{DECISION_DISK_WAIT, DECISION_RETRY, DECISIONS_KEPT_MAX, STORE_WAIT};
 use crate::model::records::Decision;
@@ -113,14 +114,14 @@ impl Core {
     pub(in crate::core) fn decide(&mut self, decision: Decision) {
         let key = Key::of(&decision);
         match &key {
-            Key::Server(server) => self.outbox.reconcile(*server),
-            Key::Token(name) => self.outbox.reconcile_token(name.clone()),
+            Key::Server(server) => self.servers.outbox.reconcile(*server),
+            Key::Token(name) => self.servers.outbox.reconcile_token(name.clone()),
         }
-        let on_disk = self.decisions.open.get(&key).is_some_and(|open| open.on_disk);
-        let place = Place::Asked { until_ms: self.now.mono_ms + STORE_WAIT.as_millis() as u64 };
-        self.decisions.open.insert(key, Open { decision, place, on_disk });
+        let on_disk = self.servers.decisions.open.get(&key).is_some_and(|open| open.on_disk);
+        let place = Place::Asked { until_ms: self.effects.now.mono_ms + STORE_WAIT.as_millis() as u64 };
+        self.servers.decisions.open.insert(key, Open { decision, place, on_disk });
         self.flush();
-        if !self.outbox.available() {
+        if !self.servers.outbox.available() {
             self.decisions_are_late(|_| true);
         }
         self.arm_decisions();
@@ -130,25 +131,25 @@ impl Core {
     pub(in crate::core) fn decided_before(&mut self, decision: Decision) {
         let key = Key::of(&decision);
         match &key {
-            Key::Server(server) => self.outbox.reconcile(*server),
-            Key::Token(name) => self.outbox.reconcile_token(name.clone()),
+            Key::Server(server) => self.servers.outbox.reconcile(*server),
+            Key::Token(name) => self.servers.outbox.reconcile_token(name.clone()),
         }
-        self.decisions.open.insert(key, Open { decision, place: Place::Disk, on_disk: true });
+        self.servers.decisions.open.insert(key, Open { decision, place: Place::Disk, on_disk: true });
     }
 
     pub(in crate::core) fn wait_for_revocation(&mut self, name: String, conn: ConnId) {
-        self.decisions.revokers.push((name, conn));
+        self.servers.decisions.revokers.push((name, conn));
     }
 
     /// The store is away, or takes too long: those for whom `is` it is so go to the disk.
     pub(in crate::core) fn decisions_are_late(&mut self, is: impl Fn(u64) -> bool) {
-        let until_ms = self.now.mono_ms + DECISION_DISK_WAIT.as_millis() as u64;
-        for open in self.decisions.open.values_mut() {
+        let until_ms = self.effects.now.mono_ms + DECISION_DISK_WAIT.as_millis() as u64;
+        for open in self.servers.decisions.open.values_mut() {
             if let Place::Asked { until_ms: asked_ms } = open.place
                 && is(asked_ms)
             {
                 open.place = Place::Late { until_ms };
-                self.decisions.changed = true;
+                self.servers.decisions.changed = true;
             }
         }
         self.keep_decisions();
@@ -158,21 +159,21 @@ impl Core {
 
     /// The row, or the token, says what is true now.
     pub(in crate::core) fn decision_stored(&mut self, key: &Key) {
-        let is_on_its_way = self.decisions.is_on_its_way(key);
-        match self.decisions.open.get_mut(key) {
+        let is_on_its_way = self.servers.decisions.is_on_its_way(key);
+        match self.servers.decisions.open.get_mut(key) {
             None => return,
             Some(open) if open.on_disk || is_on_its_way => {
                 open.place = Place::Store;
-                self.decisions.changed = true;
+                self.servers.decisions.changed = true;
                 self.keep_decisions();
             }
-            Some(_) => _ = self.decisions.open.remove(key),
+            Some(_) => _ = self.servers.decisions.open.remove(key),
         }
         self.tell_decision(key);
     }
 
     fn keep_decisions(&mut self) {
-        let decisions = &mut self.decisions;
+        let decisions = &mut self.servers.decisions;
         if !decisions.changed || decisions.writing.is_some() || decisions.disk_again_ms.is_some() {
             return;
         }
@@ -181,17 +182,17 @@ impl Core {
         let kept = decisions.to_keep();
         let all = kept.values().cloned().collect();
         decisions.writing = Some((decisions.version, kept));
-        self.outputs.push_back(Output::KeepDecisions { version: decisions.version, decisions: all });
+        self.effects.outputs.push_back(Output::KeepDecisions { version: decisions.version, decisions: all });
     }
 
     pub(in crate::core) fn decisions_kept(&mut self, version: u64, outcome: Result<(), String>) {
-        let Some((_, written)) = self.decisions.writing.take_if(|(asked, _)| *asked == version) else { return };
+        let Some((_, written)) = self.servers.decisions.writing.take_if(|(asked, _)| *asked == version) else { return };
         if let Err(why) = &outcome {
             log::error!("decisions that the database does not have are not on disk either: {why}");
-            self.decisions.changed = true;
-            self.decisions.disk_again_ms = Some(self.now.mono_ms + DECISION_RETRY.as_millis() as u64);
+            self.servers.decisions.changed = true;
+            self.servers.decisions.disk_again_ms = Some(self.effects.now.mono_ms + DECISION_RETRY.as_millis() as u64);
         }
-        for (key, open) in &mut self.decisions.open {
+        for (key, open) in &mut self.servers.decisions.open {
             let is_there = outcome.is_ok() && written.get(key) == Some(&open.decision);
             // A write that failed may have left what was there before, or have been done all the same.
             open.on_disk = written.contains_key(key) || (outcome.is_err() && open.on_disk);
@@ -209,44 +210,48 @@ impl Core {
     }
 
     pub(in crate::core) fn decisions_elapsed(&mut self) {
-        let now_ms = self.now.mono_ms;
-        self.decisions.disk_again_ms.take_if(|at| *at <= now_ms);
-        if self.decisions.store_again_ms.take_if(|at| *at <= now_ms).is_some() {
-            self.outbox.try_refused_again();
+        let now_ms = self.effects.now.mono_ms;
+        self.servers.decisions.disk_again_ms.take_if(|at| *at <= now_ms);
+        if self.servers.decisions.store_again_ms.take_if(|at| *at <= now_ms).is_some() {
+            self.servers.outbox.try_refused_again();
             self.schedule_flush();
         }
-        for open in self.decisions.open.values_mut() {
+        for open in self.servers.decisions.open.values_mut() {
             if matches!(open.place, Place::Late { until_ms } if until_ms <= now_ms) {
                 open.place = Place::Nowhere;
             }
         }
         if self
+            .servers
             .decisions
             .open
             .values()
             .any(|open| matches!(open.place, Place::Asked { until_ms } if until_ms <= now_ms))
         {
-            self.outbox.stall();
+            self.servers.outbox.stall();
         }
         self.decisions_are_late(|until_ms| until_ms <= now_ms);
     }
 
     /// Before the daemon leaves: the store has not taken them.
     pub(in crate::core) fn leave_decisions(&mut self) {
-        self.decisions.disk_again_ms = None;
+        self.servers.decisions.disk_again_ms = None;
         self.decisions_are_late(|_| true);
     }
 
     /// The store has refused to have a row, or a token, as it is: now and then it is asked again.
     pub(in crate::core) fn store_refused(&mut self) {
-        self.decisions.store_again_ms.get_or_insert(self.now.mono_ms + DECISION_RETRY.as_millis() as u64);
+        self.servers
+            .decisions
+            .store_again_ms
+            .get_or_insert(self.effects.now.mono_ms + DECISION_RETRY.as_millis() as u64);
         self.decisions_are_late(|_| true);
     }
 
     fn arm_decisions(&mut self) {
-        match self.decisions.next_deadline() {
-            Some(at_ms) => self.deadlines.set(Timer::Decisions, at_ms),
-            None => self.deadlines.cancel(Timer::Decisions),
+        match self.servers.decisions.next_deadline() {
+            Some(at_ms) => self.effects.deadlines.set(Timer::Decisions, at_ms),
+            None => self.effects.deadlines.cancel(Timer::Decisions),
         }
     }
 
@@ -254,13 +259,13 @@ impl Core {
 
     fn tell_decisions(&mut self) {
         let gone = |(_, open): &(&Key, &Open)| open.place == Place::Store && !open.on_disk;
-        let over = self.decisions.open.iter().filter(gone).map(|(key, _)| key.clone());
-        let over: Vec<Key> = over.filter(|key| !self.decisions.is_on_its_way(key)).collect();
+        let over = self.servers.decisions.open.iter().filter(gone).map(|(key, _)| key.clone());
+        let over: Vec<Key> = over.filter(|key| !self.servers.decisions.is_on_its_way(key)).collect();
         for key in &over {
-            self.decisions.open.remove(key);
+            self.servers.decisions.open.remove(key);
         }
-        let open: Vec<Key> = self.decisions.open.keys().cloned().collect();
-        let revoked = self.decisions.revokers.iter().map(|(name, _)| Key::Token(name.clone()));
+        let open: Vec<Key> = self.servers.decisions.open.keys().cloned().collect();
+        let revoked = self.servers.decisions.revokers.iter().map(|(name, _)| Key::Token(name.clone()));
         let all: BTreeSet<Key> = over.into_iter().chain(open).chain(revoked).collect();
         for key in all {
             self.tell_decision(&key);
@@ -268,10 +273,10 @@ impl Core {
     }
 
     fn tell_decision(&mut self, key: &Key) {
-        let place = self.decisions.open.get(key).map(|open| open.place);
+        let place = self.servers.decisions.open.get(key).map(|open| open.place);
         match key {
             Key::Server(id) => {
-                if let Some(server) = self.servers.get_mut(id) {
+                if let Some(server) = self.servers.known.get_mut(id) {
                     server.unrecorded = match place {
                         Some(Place::Disk) => Some("that it is stopped is kept on disk until the database is back"),
                         Some(Place::Nowhere) => Some(
@@ -284,10 +289,10 @@ impl Core {
                 self.tell_waiting(*id);
             }
             Key::Token(name) => {
-                if !self.decisions.is_settled(key) {
+                if !self.servers.decisions.is_settled(key) {
                     return;
                 }
-                let of_it = self.decisions.revokers.extract_if(.., |(of, _)| of == name);
+                let of_it = self.servers.decisions.revokers.extract_if(.., |(of, _)| of == name);
                 for conn in of_it.map(|(_, conn)| conn).collect::<Vec<_>>() {
                     self.answer(conn, Answer::TokenRevoked);
                 }

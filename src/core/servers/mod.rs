@@ -6,3 +6,34 @@ pub mod outbox;
 pub mod rows;
 pub mod server;
 pub mod tokens;
+
+use crate::api::auth::Tokens;
+use crate::core::servers::decisions::Decisions;
+use crate::core::servers::outbox::Outbox;
+use crate::core::servers::server::Server;
+use crate::ids::{IdMap, ServerId};
+use std::collections::BTreeMap;
+
+pub(in crate::core) struct Servers {
+    /// The store has been read.
+    pub loaded: bool,
+    pub known: IdMap<ServerId, Server>,
+    /// Also names whose registration is not durable yet.
+    pub names: BTreeMap<String, ServerId>,
+    pub outbox: Outbox,
+    pub decisions: Decisions,
+    pub tokens: Tokens,
+}
+
+impl Default for Servers {
+    fn default() -> Servers {
+        Servers {
+            loaded: false,
+            known: IdMap::default(),
+            names: BTreeMap::new(),
+            outbox: Outbox::default(),
+            decisions: Decisions::default(),
+            tokens: Tokens::unread(),
+        }
+    }
+}

@@ -17,8 +17,8 @@ use std::sync::Arc;
 
 impl Core {
     pub(in crate::core) fn load(&mut self, snapshot: Snapshot) {
-        self.loaded = true;
-        self.tokens.read();
+        self.servers.loaded = true;
+        self.servers.tokens.read();
         let decisions = std::mem::take(&mut self.settings.decisions);
         let is_revoked = |token: &Token| {
             let of_it = |decision: &Decision| matches!(decision, Decision::Revoke { hash, .. } if *hash == token.hash);
@@ -26,7 +26,7 @@ impl Core {
         };
         for (_, token) in snapshot.tokens {
             let name = token.name.clone();
-            if !is_revoked(&token) && !self.tokens.insert(token) {
+            if !is_revoked(&token) && !self.servers.tokens.insert(token) {
                 log::error!("the token {name} is left out: another one has its name or its hash");
             }
         }
@@ -40,15 +40,15 @@ impl Core {
 
     fn ensure_admin_token(&mut self) {
         let token = self.admin_token();
-        if self.tokens.list().any(|known| known.hash == token.hash) {
+        if self.servers.tokens.list().any(|known| known.hash == token.hash) {
             return;
         }
         // One of that name is of another data directory, or of an admin.token that is gone.
-        self.tokens.remove(&token.name);
-        self.tokens.insert(token.clone());
-        let id = self.entropy.uuid();
-        let seq = self.outbox.issue(Pending::AdminToken);
-        self.outputs.push_back(Output::Store { seq, op: StoreOp::InsertToken { id, token } });
+        self.servers.tokens.remove(&token.name);
+        self.servers.tokens.insert(token.clone());
+        let id = self.effects.entropy.uuid();
+        let seq = self.servers.outbox.issue(Pending::AdminToken);
+        self.effects.outputs.push_back(Output::Store { seq, op: StoreOp::InsertToken { id, token } });
     }
 
     fn admin_token(&self) -> Token {
@@ -56,7 +56,7 @@ impl Core {
             name: "admin".to_string(),
             hash: self.settings.admin_token_hash,
             scopes: ["admin:read", "admin:write", "mcp:call"].map(String::from).to_vec(),
-            created_unix_ms: self.now.unix_ms,
+            created_unix_ms: self.effects.now.unix_ms,
             ..Token::default()
         }
     }
@@ -85,7 +85,7 @@ impl Core {
             row.desired_up &= !stopped.contains(&row.id);
             let said = row.status.status;
             let name = row.definition.name.clone();
-            match self.names.contains_key(&name) {
+            match self.servers.names.contains_key(&name) {
                 false => self.add_row(row, said, None),
                 true => {
                     let why = Fault::field("name", "another row has it, or its volumes are still to be removed");
@@ -95,7 +95,7 @@ impl Core {
             }
         }
         for mut row in unfit.into_iter().filter(|row| !removed.contains_key(&row.server.id)) {
-            if self.names.contains_key(&row.server.definition.name) {
+            if self.servers.names.contains_key(&row.server.definition.name) {
                 row.server.definition.name = stored::harmless_name(row.server.id);
                 row.why = Fault::field("name", format_args!("another row has it; and {}", row.why.message));
             }
@@ -117,43 +117,44 @@ impl Core {
         }
         // An earlier daemon may have had no time to say how it left.
         if main.life.status() != said {
-            self.outbox.mark(server.id);
+            self.servers.outbox.mark(server.id);
         }
-        self.names.insert(server.definition.name.clone(), server.id);
-        self.outputs.push_back(Output::LogRestore { server: server.id });
-        self.peers.insert(main.id, main);
-        self.servers.insert(server.id, server);
+        self.servers.names.insert(server.definition.name.clone(), server.id);
+        self.effects.outputs.push_back(Output::LogRestore { server: server.id });
+        self.peers.known.insert(main.id, main);
+        self.servers.known.insert(server.id, server);
     }
 
     /// A server that is gone but for its volumes: it has its name until they are gone too.
     fn remove_volumes_first(&mut self, id: ServerId, name: String) {
-        if self.servers.contains_key(&id) {
+        if self.servers.known.contains_key(&id) {
             return;
         }
         // They are this one's by now, or no server has ever had such a name.
-        if self.names.contains_key(&name) || crate::api::definition::fields::server_name(&name).is_err() {
+        if self.servers.names.contains_key(&name) || crate::api::definition::fields::server_name(&name).is_err() {
             log::error!("volumes of {name:?} were to be removed and are left: they are not of a server that is gone");
             return;
         }
         log::info!("server={name} id={id} was removed; now its volumes are");
-        self.names.insert(name.clone(), id);
+        self.servers.names.insert(name.clone(), id);
         let main = self.mint_peer();
-        let (mut server, peer) = Server::new(id, main, Arc::new(stored::nothing_of(name)), false, self.now.unix_ms);
+        let (mut server, peer) =
+            Server::new(id, main, Arc::new(stored::nothing_of(name)), false, self.effects.now.unix_ms);
         server.removing = Some(Removal::TakesVolumes);
-        self.servers.insert(id, server);
-        self.peers.insert(main, peer);
+        self.servers.known.insert(id, server);
+        self.peers.known.insert(main, peer);
     }
 
     /// Can this daemon give its servers what their rows ask of the host? Of two that want the same port the older has it.
     pub(in crate::core) fn check_places(&mut self) {
-        let known = self.servers.values().filter(|server| server.removing.is_none() && server.refused.is_none());
+        let known = self.servers.known.values().filter(|server| server.removing.is_none() && server.refused.is_none());
         let mut order: Vec<(u64, ServerId)> = known.map(|server| (server.created_unix_ms, server.id)).collect();
         order.sort();
         for (place, (_, id)) in order.iter().enumerate() {
-            let definition = Arc::clone(&self.servers[id].definition);
+            let definition = Arc::clone(&self.servers.known[id].definition);
             let mut checked = self.check_place(&definition);
             for (index, port) in definition.ports.iter().enumerate() {
-                let older = order[..place].iter().map(|(_, older)| &self.servers[older]);
+                let older = order[..place].iter().map(|(_, older)| &self.servers.known[older]);
                 let mut older = older.filter(|server| server.refused.is_none());
                 if older.any(|server| server.definition.ports.iter().any(|other| other.collides_with(port))) {
                     let message = format!("ports[{index}]: port {} of this host belongs to another server", port.host);
@@ -162,15 +163,15 @@ impl Core {
                 }
             }
             if let Err(why) = checked {
-                let server = self.servers.get_mut(id).expect("just seen");
-                server.refuse(self.peers.get_mut(&server.main).expect("a server that is known has one"), why);
+                let server = self.servers.known.get_mut(id).expect("just seen");
+                server.refuse(self.peers.known.get_mut(&server.main).expect("a server that is known has one"), why);
             }
         }
     }
 
     /// A server that was refused is asked for all the same: what was wrong may be right by now.
     pub(in crate::core) fn reconsider(&mut self, id: ServerId) -> Result<(), Fault> {
-        let server = &self.servers[&id];
+        let server = &self.servers.known[&id];
         let Some(why) = server.refused.clone() else { return Ok(()) };
         let fit = stored::check(&server.definition).ok().filter(|definition| {
             !server.is_nameless()
@@ -178,11 +179,11 @@ impl Core {
                 && self.check_ports(definition, &Principal::anonymous(), Some(id)).is_ok()
         });
         let Some(definition) = fit else { return Err(why) };
-        let server = self.servers.get_mut(&id).expect("just seen");
-        let main = self.peers.get_mut(&server.main).expect("a server that is known has one");
+        let server = self.servers.known.get_mut(&id).expect("just seen");
+        let main = self.peers.known.get_mut(&server.main).expect("a server that is known has one");
         (server.definition, server.refused) = (Arc::new(definition), None);
         (main.definition, main.last_error) = (Arc::clone(&server.definition), None);
-        self.outbox.reconcile(id);
+        self.servers.outbox.reconcile(id);
         Ok(())
     }
 }

@@ -3,9 +3,10 @@
 
 use crate::api::auth;
 use crate::api::request::TokenWanted;
+use crate::core::Core;
 use crate::core::clients::parked::WaitOn;
+use crate::core::effects::Timer;
 use crate::core::servers::outbox::Pending;
-use crate::core::{Core, Timer};
 use crate::ids::ConnId;
 use crate::limits::{TOKEN_LOOK_EVERY, TOKENS_MAX};
 use crate::model::fault::{Code, Fault};
@@ -15,16 +16,16 @@ use crate::model::records::{Decision, StoreOp, Token};
 impl Core {
     pub(in crate::core) fn token_create(&mut self, conn: ConnId, wanted: TokenWanted) -> Result<(), Fault> {
         let TokenWanted { name, scopes, servers, lifetime_ms, rate_limit } = wanted;
-        if self.tokens.get(&name).is_some() || self.outbox.is_inserting_token(&name) {
+        if self.servers.tokens.get(&name).is_some() || self.servers.outbox.is_inserting_token(&name) {
             return Err(Fault::new(Code::NameTaken, format!("name: there is a token named {name} already")));
         }
-        if self.tokens.len() >= TOKENS_MAX {
+        if self.servers.tokens.len() >= TOKENS_MAX {
             return Err(Fault::new(Code::Unavailable, format!("this daemon keeps at most {TOKENS_MAX} tokens")));
         }
         self.check_store()?;
-        let (secret, id) = (self.entropy.token(), self.entropy.uuid());
+        let (secret, id) = (self.effects.entropy.token(), self.effects.entropy.uuid());
         let hash = auth::hash(secret.as_bytes());
-        let created_unix_ms = self.now.unix_ms;
+        let created_unix_ms = self.effects.now.unix_ms;
         let expires_unix_ms = lifetime_ms.map(|ms| created_unix_ms.saturating_add(ms));
         let token =
             Token { name, hash, scopes, servers, created_unix_ms, expires_unix_ms, rate_limit, ..Token::default() };
@@ -41,7 +42,7 @@ impl Core {
         name: &str,
         grace_ms: u64,
     ) -> Result<(), Fault> {
-        let Some(old) = self.tokens.current(name) else {
+        let Some(old) = self.servers.tokens.current(name) else {
             return Err(Fault::new(Code::NotFound, format!("there is no token {name}")));
         };
         if old.hash == self.settings.admin_token_hash {
@@ -50,13 +51,13 @@ impl Core {
         }
         // Whoever rotates a token gets it.
         who.may_grant(Scopes::of(&old.scopes))?;
-        if self.outbox.is_inserting_token(name) {
+        if self.servers.outbox.is_inserting_token(name) {
             let message = format!("another change to the token {name} is being stored");
             return Err(Fault::new(Code::Unavailable, message).retry_after_ms(1_000));
         }
         self.check_store()?;
-        let (secret, id) = (self.entropy.token(), self.entropy.uuid());
-        let previous = (grace_ms > 0).then(|| (old.hash, self.now.unix_ms.saturating_add(grace_ms)));
+        let (secret, id) = (self.effects.entropy.token(), self.effects.entropy.uuid());
+        let previous = (grace_ms > 0).then(|| (old.hash, self.effects.now.unix_ms.saturating_add(grace_ms)));
         let rotates = Some(old.hash);
         let token = Token { hash: auth::hash(secret.as_bytes()), previous, ..old };
         let op = StoreOp::InsertToken { id, token: token.clone() };
@@ -67,15 +68,15 @@ impl Core {
     /// It is in the store. False: it was revoked meanwhile, and is none any more.
     pub(in crate::core) fn token_stored(&mut self, token: &Token, rotates: Option<[u8; 32]>) -> bool {
         match rotates {
-            None => _ = self.tokens.insert(token.clone()),
-            Some(old) if self.tokens.get(&token.name).is_some_and(|known| known.hash == old) => {
-                self.tokens.rotate(token.clone());
+            None => _ = self.servers.tokens.insert(token.clone()),
+            Some(old) if self.servers.tokens.get(&token.name).is_some_and(|known| known.hash == old) => {
+                self.servers.tokens.rotate(token.clone());
                 if token.previous.is_none() {
                     self.end_clients_of(&token.name);
                 }
             }
             Some(_) => {
-                self.outbox.reconcile_token(token.name.clone());
+                self.servers.outbox.reconcile_token(token.name.clone());
                 self.schedule_flush();
                 return false;
             }
@@ -85,7 +86,7 @@ impl Core {
     }
 
     pub(in crate::core) fn token_revoke(&mut self, conn: ConnId, name: String) -> Result<(), Fault> {
-        let Some(token) = self.tokens.get(&name) else {
+        let Some(token) = self.servers.tokens.get(&name) else {
             return Err(Fault::new(Code::NotFound, format!("there is no token {name}")));
         };
         if token.hash == self.settings.admin_token_hash {
@@ -93,9 +94,9 @@ impl Core {
             return Err(Fault::new(Code::InvalidRequest, message));
         }
         let hash = token.hash;
-        self.tokens.remove(&name);
+        self.servers.tokens.remove(&name);
         self.end_clients_of(&name);
-        self.parked.park(conn, WaitOn::Revoked);
+        self.clients.parked.park(conn, WaitOn::Revoked);
         self.wait_for_revocation(name.clone(), conn);
         self.decide(Decision::Revoke { name, hash });
         Ok(())
@@ -105,34 +106,36 @@ impl Core {
 
     /// Also for a request that never becomes a question to the core.
     pub fn token_used(&mut self, who: &Principal) {
-        if self.tokens.used(who, self.now.unix_ms) {
+        if self.servers.tokens.used(who, self.effects.now.unix_ms) {
             self.arm_tokens_within(TOKEN_LOOK_EVERY.as_millis() as u64);
         }
     }
 
     /// When the next secret ends, and sooner: what is waited for is a moment of the calendar, and clocks are set.
     pub(in crate::core) fn arm_tokens(&mut self) {
-        if let Some(at) = self.tokens.next_end() {
-            self.arm_tokens_within(at.saturating_sub(self.now.unix_ms).min(TOKEN_LOOK_EVERY.as_millis() as u64));
+        if let Some(at) = self.servers.tokens.next_end() {
+            self.arm_tokens_within(
+                at.saturating_sub(self.effects.now.unix_ms).min(TOKEN_LOOK_EVERY.as_millis() as u64),
+            );
         }
     }
 
     fn arm_tokens_within(&mut self, wait_ms: u64) {
-        let at_ms = self.now.mono_ms + wait_ms;
-        let sooner = self.deadlines.at(Timer::Tokens).is_none_or(|armed| at_ms < armed);
+        let at_ms = self.effects.now.mono_ms + wait_ms;
+        let sooner = self.effects.deadlines.at(Timer::Tokens).is_none_or(|armed| at_ms < armed);
         if sooner {
-            self.deadlines.set(Timer::Tokens, at_ms);
+            self.effects.deadlines.set(Timer::Tokens, at_ms);
         }
     }
 
     pub(in crate::core) fn tokens_elapsed(&mut self) {
-        for name in self.tokens.expire(self.now.unix_ms) {
+        for name in self.servers.tokens.expire(self.effects.now.unix_ms) {
             log::info!("token={name} has come to its end, or the one before it has");
             self.end_clients_of(&name);
         }
-        let used = self.tokens.take_used();
+        let used = self.servers.tokens.take_used();
         if !used.is_empty() {
-            used.into_iter().for_each(|name| self.outbox.reconcile_token(name));
+            used.into_iter().for_each(|name| self.servers.outbox.reconcile_token(name));
             self.schedule_flush();
         }
         self.arm_tokens();

@@ -53,6 +53,14 @@ impl Socket {
         }
     }
 
+    /// As `flush`, for whoever looks at `unsent` afterwards: that the kernel takes no more just now is no failure.
+    pub fn send_what_goes(&mut self) -> io::Result<()> {
+        match self.flush() {
+            Err(e) if e.kind() != ErrorKind::WouldBlock => Err(e),
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
     /// Nothing can be said on it yet.
     pub fn is_handshaking(&self) -> bool {
         match self {

@@ -594,10 +594,7 @@ impl Side {
         if self.written == self.out.len() {
             (self.out, self.written) = (Vec::new(), 0);
         }
-        match self.socket.flush() {
-            Err(e) if e.kind() != ErrorKind::WouldBlock => Err(e),
-            Ok(()) | Err(_) => Ok(moved),
-        }
+        self.socket.send_what_goes().map(|()| moved)
     }
 }
 

@@ -3,11 +3,12 @@
 //! answered all of them the request goes out again with its answers. Invariant: between two rounds a request is forwarded
 //! without a call, and has a deadline.
 
+use crate::core::Core;
+use crate::core::effects::Timer;
 use crate::core::mcp::era::params::{Newer, with_era};
 use crate::core::mcp::sessions::{ForwardedRequest, InputRounds, Question};
 use crate::core::mcp::wording::{Settled, rpc_error};
 use crate::core::peers::calls::Caller;
-use crate::core::{Core, Timer};
 use crate::ids::{CallId, PeerId};
 use crate::limits::{INPUT_ROUNDS_MAX, QUESTION_TIMEOUT, QUESTIONS_MAX, URI_MAX};
 use crate::model::fault::{Code, Fault};
@@ -49,7 +50,7 @@ impl Core {
     ) -> bool {
         let Some(wanted) = Wanted::of(result) else { return false };
         let mut forwarded = forwarded.take().expect("whose result it is");
-        let round = self.calls.mint();
+        let round = self.peers.calls.mint();
         if let Err(why) = self.begin_round(round, &mut forwarded, &wanted) {
             self.withdraw_questions(round);
             let message = rpc_error(forwarded.id.get(), NO_INPUT, &why);
@@ -57,7 +58,7 @@ impl Core {
             return true;
         }
         self.move_forwarded(call, round, forwarded);
-        self.deadlines.set(Timer::Call(round), self.now.mono_ms + QUESTION_TIMEOUT.as_millis() as u64);
+        self.effects.deadlines.set(Timer::Call(round), self.effects.now.mono_ms + QUESTION_TIMEOUT.as_millis() as u64);
         if wanted.requests.is_empty() {
             self.next_round(round);
         }
@@ -93,13 +94,13 @@ impl Core {
             }
             asked.push((key, request));
         }
-        let instance = self.peers.get(&peer).and_then(|peer| peer.life.ready_instance());
+        let instance = self.peers.known.get(&peer).and_then(|peer| peer.life.ready_instance());
         let instance = instance.ok_or("the server has gone away meanwhile")?;
         for (key, Request { method, params }) in asked {
-            let number = self.calls.mint().0;
+            let number = self.peers.calls.mint().0;
             let message = || jsonrpc::question(number, &method, params.map(Json::get));
             if !self.emit(forwarded.post, message()) {
-                let hears = session.filter(|id| self.sessions.get(*id).is_some_and(|s| s.get_stream.is_some()));
+                let hears = session.filter(|id| self.mcp.sessions.get(*id).is_some_and(|s| s.get_stream.is_some()));
                 let session = hears.ok_or("the client takes no stream on which it could be asked")?;
                 self.tell_session(session, message());
             }
@@ -114,14 +115,14 @@ impl Core {
                 session,
                 token: None,
             };
-            self.questions.insert(number, question);
+            self.mcp.questions.insert(number, question);
         }
         Ok(())
     }
 
     /// The client has answered one of the questions of a round.
     pub(in crate::core) fn input_given(&mut self, round: CallId, key: &str, reply: &Reply<'_>) {
-        let Some(forwarded) = self.forwarded.get_mut(&round) else { return };
+        let Some(forwarded) = self.mcp.forwarded.get_mut(&round) else { return };
         let owner = Owner::Principal(Arc::clone(&forwarded.owner));
         let Some(rounds) = forwarded.rounds.as_mut() else { return };
         match reply {
@@ -145,7 +146,8 @@ impl Core {
 
     fn next_round(&mut self, round: CallId) {
         let Some(mut forwarded) = self.take_forwarded(round) else { return };
-        let level = forwarded.session.and_then(|session| self.sessions.get(session)).and_then(|session| session.level);
+        let level =
+            forwarded.session.and_then(|session| self.mcp.sessions.get(session)).and_then(|session| session.level);
         let newer = Newer { abilities: &forwarded.abilities, level };
         match self.submit_newer(
             forwarded.peer,
@@ -166,10 +168,10 @@ impl Core {
 
     /// The same request under another id.
     fn move_forwarded(&mut self, from: CallId, to: CallId, forwarded: ForwardedRequest) {
-        if let Some(session) = forwarded.session.and_then(|id| self.sessions.get_mut(id)) {
+        if let Some(session) = forwarded.session.and_then(|id| self.mcp.sessions.get_mut(id)) {
             session.calls.push(to);
         }
-        if let Some(post) = self.posts.get_mut(&forwarded.post) {
+        if let Some(post) = self.mcp.posts.get_mut(&forwarded.post) {
             post.calls.retain(|other| *other != from);
             post.calls.push(to);
         }
@@ -178,9 +180,10 @@ impl Core {
 
     /// A peer is gone: what waits for input to it is no call that would end with it.
     pub(in crate::core) fn fail_rounds(&mut self, peer: PeerId) {
-        let between =
-            |(id, forwarded): &(&CallId, &ForwardedRequest)| forwarded.peer == peer && self.calls.get(**id).is_none();
-        let mut rounds: Vec<CallId> = self.forwarded.iter().filter(between).map(|(id, _)| *id).collect();
+        let between = |(id, forwarded): &(&CallId, &ForwardedRequest)| {
+            forwarded.peer == peer && self.peers.calls.get(**id).is_none()
+        };
+        let mut rounds: Vec<CallId> = self.mcp.forwarded.iter().filter(between).map(|(id, _)| *id).collect();
         rounds.sort();
         let fault = Fault::new(Code::NotFound, "the server has gone away meanwhile");
         for round in rounds {

@@ -82,8 +82,8 @@ impl Core {
         if takes == Takes::Stream {
             self.open_stream(post);
         } else {
-            let at_ms = self.now.mono_ms + STREAM_AFTER.as_millis() as u64;
-            self.deadlines.set(crate::core::Timer::Stream(conn), at_ms);
+            let at_ms = self.effects.now.mono_ms + STREAM_AFTER.as_millis() as u64;
+            self.effects.deadlines.set(crate::core::effects::Timer::Stream(conn), at_ms);
         }
         let request = OwnedRequest {
             owner: Arc::clone(&who.name),
@@ -115,14 +115,14 @@ impl Core {
         if let Some(state) = resumed_state(request.params.as_json()) {
             return self.resume_call(server, post, &request, &state);
         }
-        match self.servers[&server].support {
+        match self.servers.known[&server].support {
             Support::Yes(other) => self.forward_stateless(other, post, &request),
             Support::No => self.translate(server, post, &request),
             Support::Asked(_) => self.hold(server, post, request),
             Support::Unknown => {
                 let main = self.main_of(server);
-                let deadline_ms = self.now.mono_ms + main.definition.request_timeout_ms;
-                if let Err(fault) = main.admits(deadline_ms, self.now) {
+                let deadline_ms = self.effects.now.mono_ms + main.definition.request_timeout_ms;
+                if let Err(fault) = main.admits(deadline_ms, self.effects.now) {
                     return self.finish(post, None, 200, fault_message(request.id.get(), &fault));
                 }
                 self.hold(server, post, request);
@@ -132,7 +132,7 @@ impl Core {
     }
 
     fn hold(&mut self, server: ServerId, post: PostId, request: OwnedRequest) {
-        let known = self.servers.get_mut(&server).expect("found");
+        let known = self.servers.known.get_mut(&server).expect("found");
         let full = known.held.len() >= known.definition.queue_max as usize;
         let bytes = request.params.get().len();
         let owners = [Owner::Server(server), Owner::Principal(Arc::clone(&request.owner))];
@@ -145,7 +145,7 @@ impl Core {
 
     /// Those who wait for that wait no longer.
     fn take_held(&mut self, server: ServerId) -> Vec<Held> {
-        let held = self.servers.get_mut(&server).map(|known| std::mem::take(&mut known.held)).unwrap_or_default();
+        let held = self.servers.known.get_mut(&server).map(|known| std::mem::take(&mut known.held)).unwrap_or_default();
         for Held { request, .. } in &held {
             let owners = [Owner::Server(server), Owner::Principal(Arc::clone(&request.owner))];
             self.shares.give_back_for(&owners, Resource::Memory, request.params.get().len());
@@ -155,7 +155,7 @@ impl Core {
 
     /// It will not be known in this life of the server.
     pub(in crate::core) fn refuse_held(&mut self, server: ServerId) {
-        let Some(known) = self.servers.get_mut(&server) else { return };
+        let Some(known) = self.servers.known.get_mut(&server) else { return };
         known.support = Support::Unknown;
         let fault =
             Fault::new(Code::Unavailable, format!("{} was stopped or restarted meanwhile", known.definition.name));
@@ -167,10 +167,10 @@ impl Core {
 
     /// It is known now how this server is to be served.
     pub(in crate::core) fn support_decided(&mut self, server: ServerId, support: Support) {
-        let Some(known) = self.servers.get_mut(&server) else { return };
+        let Some(known) = self.servers.known.get_mut(&server) else { return };
         known.support = support;
         for Held { post, request } in self.take_held(server) {
-            if self.posts.contains_key(&post) {
+            if self.mcp.posts.contains_key(&post) {
                 self.serve_stateless(server, post, request);
             }
         }
@@ -199,7 +199,8 @@ impl Core {
         if request.method != "tools/call" {
             return true;
         }
-        match header_mismatch(&self.peers[&peer].header_params, request.params.as_json(), &request.param_headers) {
+        match header_mismatch(&self.peers.known[&peer].header_params, request.params.as_json(), &request.param_headers)
+        {
             None => true,
             Some(message) => {
                 let message = rpc_error(request.id.get(), HEADER_MISMATCH, &message);
@@ -242,15 +243,15 @@ impl Core {
             rounds: None,
         };
         self.insert_forwarded(call, forwarded);
-        self.posts.get_mut(&post).expect("it asks").calls.push(call);
+        self.mcp.posts.get_mut(&post).expect("it asks").calls.push(call);
     }
 
     // --- a server of the other era ------------------------------------------------------------------------------------
 
     fn translate(&mut self, server: ServerId, post: PostId, request: &OwnedRequest) {
-        let peer = self.servers[&server].main;
+        let peer = self.servers.known[&server].main;
         if request.method == "server/discover" {
-            let Some(advertised) = &self.peers[&peer].advertised else {
+            let Some(advertised) = &self.peers.known[&peer].advertised else {
                 let fault =
                     Fault::new(Code::Unavailable, "the server has not told who it is yet").retry_after_ms(1_000);
                 return self.finish(post, None, 200, fault_message(request.id.get(), &fault));
@@ -315,7 +316,7 @@ impl Core {
             let message = "subscriptions/listen is a stream: accept text/event-stream";
             return self.message(conn, 406, None, rpc_error(id, INVALID_PARAMS, message));
         }
-        let listening = || self.posts.values().filter_map(|post| post.listening.as_ref());
+        let listening = || self.mcp.posts.values().filter_map(|post| post.listening.as_ref());
         let own = listening().filter(|listening| listening.owner == who.name).count();
         if own >= LISTENERS_PER_OWNER || listening().count() >= LISTENERS_MAX {
             let fault = Fault::new(Code::Unavailable, format!("{own} subscriptions of yours are open already"));
@@ -335,10 +336,10 @@ impl Core {
         let ack = filter.acknowledged(id);
         let mut new: BTreeMap<ServerId, Vec<String>> = target.into_iter().map(|server| (server, Vec::new())).collect();
         for (peer, uri) in &uris {
-            let of_it = new.entry(self.peers[peer].server).or_default();
+            let of_it = new.entry(self.peers.known[peer].server).or_default();
             of_it.extend(Some(uri.clone()).filter(|uri| !self.is_wanted(*peer, uri)));
         }
-        self.posts.get_mut(&post).expect("just opened").listening = Some(Listening {
+        self.mcp.posts.get_mut(&post).expect("just opened").listening = Some(Listening {
             server: target,
             owner: Arc::clone(&who.name),
             sees: Arc::clone(&who.servers),
@@ -362,29 +363,29 @@ impl Core {
         uris: &mut BTreeSet<String>,
     ) -> BTreeSet<(PeerId, String)> {
         if let Some(server) = target {
-            let main = self.servers[&server].main;
+            let main = self.servers.known[&server].main;
             return uris.iter().map(|uri| (main, uri.clone())).collect();
         }
         let mut found = BTreeSet::new();
-        let mut at = |(server, own)| found.insert((self.servers[&server].main, own));
+        let mut at = |(server, own)| found.insert((self.servers.known[&server].main, own));
         uris.retain(|uri| self.resource_at(uri, sees).map(&mut at).is_ok());
         found
     }
 
     /// Somebody listens to a server, and to these of its resources as the first.
     fn listened(&mut self, server: ServerId, new: &[String]) {
-        match self.servers[&server].support {
+        match self.servers.known[&server].support {
             Support::Yes(peer) if !new.is_empty() => self.listen_to(peer),
             Support::Yes(_) | Support::Asked(_) => {}
             Support::Unknown => {
                 // One that is stopped is not started for those who only listen.
-                let may_start = self.main_of(server).admits(self.now.mono_ms, self.now).is_ok();
-                if self.servers[&server].desired_up && may_start {
+                let may_start = self.main_of(server).admits(self.effects.now.mono_ms, self.effects.now).is_ok();
+                if self.servers.known[&server].desired_up && may_start {
                     self.start_stateless_peer(server);
                 }
             }
             Support::No => {
-                let main = self.servers[&server].main;
+                let main = self.servers.known[&server].main;
                 for uri in new {
                     self.tell_server(main, "resources/subscribe", &json!({ "uri": uri }).to_string());
                 }
@@ -395,7 +396,7 @@ impl Core {
     pub(in crate::core) fn stopped_listening(&mut self, listening: &Listening) {
         let mut told = None;
         for (main, uri) in &listening.uris {
-            let known = self.peers.get(main).and_then(|peer| self.servers.get(&peer.server));
+            let known = self.peers.known.get(main).and_then(|peer| self.servers.known.get(&peer.server));
             match known.map(|server| server.support) {
                 Some(Support::Yes(_)) if told == Some(*main) => {}
                 Some(Support::Yes(peer)) => {
@@ -411,16 +412,16 @@ impl Core {
     /// The daemon's own subscription at a server without sessions, for all who listen to it. It is no call: nothing
     /// waits for its end, and it takes nobody's place.
     pub(in crate::core) fn listen_to(&mut self, id: PeerId) {
-        let Some(peer) = self.peers.get(&id) else { return };
+        let Some(peer) = self.peers.known.get(&id) else { return };
         let Some(instance) = peer.life.ready_instance() else { return };
         let uris = json!(self.wanted_uris(self.subscribed_at(peer)));
-        let call = self.calls.mint().0;
+        let call = self.peers.calls.mint().0;
         let notifications = format!(
             r#"{{"toolsListChanged":true,"promptsListChanged":true,"resourcesListChanged":true,"resourceSubscriptions":{uris}}}"#
         );
         let params = format!(r#"{{"_meta":{},"notifications":{notifications}}}"#, own_meta());
         self.write(instance, jsonrpc::own_request(call, "subscriptions/listen", &params));
-        let peer = self.peers.get_mut(&id).expect("just seen");
+        let peer = self.peers.known.get_mut(&id).expect("just seen");
         if let Some(before) = peer.listen.replace(call) {
             self.write(instance, jsonrpc::cancelled(before, "another subscription has taken its place"));
         }
@@ -428,7 +429,7 @@ impl Core {
 
     /// The params of a request of the daemon's own.
     pub(in crate::core) fn own_params(&self, peer: PeerId) -> String {
-        match self.peers.get(&peer).map(|peer| peer.dialect) {
+        match self.peers.known.get(&peer).map(|peer| peer.dialect) {
             Some(Dialect::Stateless) => format!(r#"{{"_meta":{}}}"#, own_meta()),
             Some(Dialect::Sessions) | None => "{}".to_string(),
         }

@@ -78,7 +78,7 @@ impl KeptAnswers {
 impl Core {
     /// The server waits for its client's input: the client gets the questions as a result, and the call waits on.
     pub(in crate::core) fn suspend(&mut self, call: CallId) {
-        let Some(forwarded) = self.forwarded.get_mut(&call) else { return };
+        let Some(forwarded) = self.mcp.forwarded.get_mut(&call) else { return };
         let post = std::mem::replace(&mut forwarded.post, NOBODY);
         let (id, owner) = (forwarded.id.clone(), Arc::clone(&forwarded.owner));
         if post == NOBODY {
@@ -86,12 +86,12 @@ impl Core {
         }
         let mut requests = String::new();
         for number in self.questions_of(call) {
-            let question = &self.questions[&number];
+            let question = &self.mcp.questions[&number];
             let comma = if requests.is_empty() { "" } else { "," };
             let params = question.params.as_ref().map_or("{}", |params| params.get());
             requests += &format!(r#"{comma}"q{number}":{{"method":{},"params":{params}}}"#, json!(question.method));
         }
-        let state = json!(self.seal.close(&call.0.to_string(), &owner));
+        let state = json!(self.mcp.seal.close(&call.0.to_string(), &owner));
         let result =
             format!(r#"{{"resultType":"input_required","inputRequests":{{{requests}}},"requestState":{state}}}"#);
         self.finish(post, Some(call), 200, jsonrpc::result(id.get(), result.as_bytes()));
@@ -99,19 +99,20 @@ impl Core {
 
     /// How long a call may wait for its client's input: less, if the client may be gone and others want its place.
     pub(in crate::core) fn question_patience_ms(&self, call: CallId) -> u64 {
-        let suspended = self.forwarded.get(&call).filter(|forwarded| forwarded.post == NOBODY);
-        let contended =
-            suspended.and_then(|forwarded| self.peers.get(&forwarded.peer)).is_some_and(|peer| peer.lane.waiting() > 0);
+        let suspended = self.mcp.forwarded.get(&call).filter(|forwarded| forwarded.post == NOBODY);
+        let contended = suspended
+            .and_then(|forwarded| self.peers.known.get(&forwarded.peer))
+            .is_some_and(|peer| peer.lane.waiting() > 0);
         let patience = if contended { CONTENDED_QUESTION_TIMEOUT } else { QUESTION_TIMEOUT };
         patience.as_millis() as u64
     }
 
     /// Another call waits for a place: those that nobody may ever come back for have less time from here on.
     pub(in crate::core) fn hurry_suspended(&mut self, peer: PeerId) {
-        let until_ms = self.now.mono_ms + CONTENDED_QUESTION_TIMEOUT.as_millis() as u64;
-        for call in self.peers[&peer].lane.in_flight().to_vec() {
-            let suspended = self.forwarded.get(&call).is_some_and(|forwarded| forwarded.post == NOBODY);
-            if suspended && self.calls.get(call).is_some_and(|call| call.deadline_ms > until_ms) {
+        let until_ms = self.effects.now.mono_ms + CONTENDED_QUESTION_TIMEOUT.as_millis() as u64;
+        for call in self.peers.known[&peer].lane.in_flight().to_vec() {
+            let suspended = self.mcp.forwarded.get(&call).is_some_and(|forwarded| forwarded.post == NOBODY);
+            if suspended && self.peers.calls.get(call).is_some_and(|call| call.deadline_ms > until_ms) {
                 self.postpone(call, CONTENDED_QUESTION_TIMEOUT.as_millis() as u64);
             }
         }
@@ -119,25 +120,27 @@ impl Core {
 
     /// The answer has come before its client did.
     pub(in crate::core) fn keep_answer(&mut self, call: CallId, forwarded: &ForwardedRequest, answer: Settled<'_>) {
-        let until_ms = self.now.mono_ms + QUESTION_TIMEOUT.as_millis() as u64;
+        let until_ms = self.effects.now.mono_ms + QUESTION_TIMEOUT.as_millis() as u64;
         let kept = Kept { peer: forwarded.peer, owner: Arc::clone(&forwarded.owner), until_ms, answer: answer.kept() };
-        self.kept.insert(call, kept);
+        self.mcp.kept.insert(call, kept);
     }
 
     /// The client brings the answers to what its call waits for.
     pub(in crate::core) fn resume_call(&mut self, server: ServerId, post: PostId, request: &OwnedRequest, state: &str) {
         // Only the main peer's calls are suspended.
-        let main = self.servers[&server].main;
-        let ours = self.seal.open(state, &request.owner).and_then(|call| call.parse().ok()).map(CallId);
-        if let Some(answer) = ours.and_then(|call| self.kept.take(call, main, &request.owner, self.now.mono_ms)) {
+        let main = self.servers.known[&server].main;
+        let ours = self.mcp.seal.open(state, &request.owner).and_then(|call| call.parse().ok()).map(CallId);
+        if let Some(answer) =
+            ours.and_then(|call| self.mcp.kept.take(call, main, &request.owner, self.effects.now.mono_ms))
+        {
             return self.finish(post, None, answer.status, answer.message(request.id.get()));
         }
         let waits = |call: &CallId| {
-            let forwarded = self.forwarded.get(call)?;
+            let forwarded = self.mcp.forwarded.get(call)?;
             (forwarded.peer == main && forwarded.owner == request.owner && forwarded.post == NOBODY).then_some(*call)
         };
         let Some(call) = ours.as_ref().and_then(waits) else {
-            return match (ours, self.servers[&server].support) {
+            return match (ours, self.servers.known[&server].support) {
                 // The server's own state: it knows what it means.
                 (None, Support::Yes(other)) => self.forward_stateless(other, post, request),
                 (None, Support::Asked(_) | Support::Unknown | Support::No) | (Some(_), _) => {
@@ -146,10 +149,10 @@ impl Core {
                 }
             };
         };
-        let forwarded = self.forwarded.get_mut(&call).expect("just seen");
+        let forwarded = self.mcp.forwarded.get_mut(&call).expect("just seen");
         (forwarded.post, forwarded.id) = (post, request.id.clone());
         let timeout_ms = forwarded.timeout_ms;
-        self.posts.get_mut(&post).expect("it asks").calls.push(call);
+        self.mcp.posts.get_mut(&post).expect("it asks").calls.push(call);
         self.postpone(call, timeout_ms);
         let mut unanswered = false;
         let questions = self.questions_of(call);

@@ -1,0 +1,63 @@
+//! What every room of the core is handed: the time, what the shell is to do, deadlines, randomness, and the account of what a
+//! server's words cost. Never decides anything. Invariant: `now` is that of the input or the tick that is being handled.
+
+use crate::core::contract::{Now, Output};
+use crate::core::deadlines::Deadlines;
+use crate::core::entropy::Entropy;
+use crate::core::peers::listings::Listing;
+use crate::ids::{CallId, ConnId, InstanceId, PeerId, ServerId, SessionId};
+use std::collections::VecDeque;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Timer {
+    Call(CallId),
+    /// The deadline of a peer's present state.
+    State(PeerId),
+    /// When a peer's silence is looked at.
+    Pulse(PeerId),
+    /// A client that waits for something other than a reply.
+    Client(ConnId),
+    /// A connection on which nothing was said for a while.
+    Stream(ConnId),
+    /// A session that may be idle.
+    Session(SessionId),
+    /// When a list of a peer may be fetched again.
+    List(PeerId, Listing),
+    /// When those who see all servers at once may hear of a list again.
+    JointList(Listing),
+    /// When an instance that was asked to stop loses its stdin.
+    Stdin(InstanceId),
+    /// When it is told how many lines of a server's log were not kept.
+    Unkept(ServerId),
+    /// Write-behind.
+    Flush,
+    /// Decisions that are not stored yet.
+    Decisions,
+    /// Volumes whose removal has failed.
+    Volumes(ServerId),
+    /// When secrets end, and when their last use is stored.
+    Tokens,
+    /// The present phase of the shutdown.
+    Shutdown,
+}
+
+pub struct Effects {
+    pub now: Now,
+    pub outputs: VecDeque<Output>,
+    pub deadlines: Deadlines<Timer>,
+    pub entropy: Entropy,
+    /// What the last words of a server have cost.
+    pub work: usize,
+}
+
+impl Effects {
+    pub fn new(seed: [u8; 32]) -> Effects {
+        Effects {
+            now: Now::default(),
+            outputs: VecDeque::new(),
+            deadlines: Deadlines::default(),
+            entropy: Entropy::new(seed),
+            work: 0,
+        }
+    }
+}
