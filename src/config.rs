@@ -2,29 +2,35 @@
 //! starts. `Config::parse` is pure; `Config::load` reads the file and the process for it. A `Config` that exists is
 //! valid: nobody checks it again, and no secret of it appears in its `Debug`.
 
+mod doors;
 mod source;
 
+pub use doors::{Audit, ClientCertificates, Listen, OnAuditError, Tls};
 pub use source::Place;
 
 use crate::api::definition::quantity;
-use crate::limits::{ALLOW_PRIVATE_MAX, UNIX_PATH_MAX};
+use crate::limits::ALLOW_PRIVATE_MAX;
 use crate::model::definition::COVERED;
 use crate::model::ranges::{Kind, Net};
+use crate::model::rate::RateLimit;
 use crate::sandbox::container::plan::RuntimeKind;
 use crate::sandbox::container::within::normal_path;
 use crate::sandbox::image::registry::Registries;
 use source::{Found, NetworkTable, ProviderTable, Sources, nearest};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 pub const DEFAULT_FILE: &str = "/etc/stdiod/stdiod.toml";
-const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8480);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     pub listen: Vec<Listen>,
+    /// None: every listener speaks in clear text.
+    pub tls: Option<Tls>,
+    pub audit: Audit,
+    /// For everybody who has none of their own.
+    pub rate_limit: Option<RateLimit>,
     pub data_dir: PathBuf,
     pub auth: Auth,
     /// Whose members may open the unix listeners; none: the daemon's user alone.
@@ -56,31 +62,6 @@ pub struct Config {
     pub providers: BTreeMap<String, Provider>,
     /// False only by `ENABLE_AGENT_WORKSPACES=false`: the daemon answers, and hosts nothing.
     pub hosting_enabled: bool,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Listen {
-    Tcp(SocketAddr),
-    Unix(PathBuf),
-}
-
-impl Listen {
-    /// Nobody outside this machine can reach it.
-    pub fn is_local(&self) -> bool {
-        match self {
-            Listen::Tcp(address) => address.ip().is_loopback(),
-            Listen::Unix(_) => true,
-        }
-    }
-}
-
-impl fmt::Display for Listen {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Listen::Tcp(address) => write!(f, "http://{address}"),
-            Listen::Unix(path) => write!(f, "unix:{}", path.display()),
-        }
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,8 +169,8 @@ impl Config {
     /// the defaults.
     pub fn parse(file: Option<(&Path, &str)>, around: &Surroundings) -> Result<Config, ConfigError> {
         let sources = Sources::new(file, &around.variables)?;
-        refuse_tls(&sources)?;
-        let listen = listeners(&sources)?;
+        let tls = doors::tls(&sources)?;
+        let listen = doors::listeners(&sources, tls.is_some())?;
         let data_dir = data_dir(&sources, around)?;
         let control = Listen::Unix(control_socket(&data_dir));
         if let Some(Found { at, .. }) = sources.list("listen")?.filter(|_| listen.contains(&control)) {
@@ -202,6 +183,9 @@ impl Config {
         Ok(Config {
             auth: auth(&sources, &listen)?,
             listen,
+            tls,
+            audit: doors::audit(&sources)?,
+            rate_limit: doors::rate_limit(&sources)?,
             socket_group: socket_group(&sources)?,
             data_dir,
             database_url: database_url(&sources)?,
@@ -242,59 +226,6 @@ fn control_socket(data_dir: &Path) -> PathBuf {
 
 fn flag(sources: &Sources, key: &'static str) -> Result<bool, ConfigError> {
     Ok(sources.boolean(key)?.is_some_and(|found| found.value))
-}
-
-fn refuse_tls(sources: &Sources) -> Result<(), ConfigError> {
-    for key in ["tls_cert", "tls_key"] {
-        if let Some(found) = sources.string(key)? {
-            let remedy = "remove it and put a TLS proxy in front";
-            return Err(ConfigError::invalid(found.at, key, "is not available in this version", remedy));
-        }
-    }
-    Ok(())
-}
-
-fn listeners(sources: &Sources) -> Result<Vec<Listen>, ConfigError> {
-    let Some(Found { value, at }) = sources.list("listen")? else {
-        return Ok(vec![Listen::Tcp(DEFAULT_LISTEN)]);
-    };
-    let invalid = |problem: String, remedy: &str| Err(ConfigError::invalid(at.clone(), "listen", problem, remedy));
-    let mut listen: Vec<Listen> = Vec::new();
-    for item in &value {
-        let one = match listener(item) {
-            Ok(one) => one,
-            Err(remedy) => return invalid(format!("holds `{item}`, which is no address"), &remedy),
-        };
-        if listen.contains(&one) {
-            return invalid(format!("holds `{item}` twice"), "name each address once");
-        }
-        listen.push(one);
-    }
-    if listen.is_empty() {
-        return invalid("is empty".to_string(), "name at least one address, such as `127.0.0.1:8480`");
-    }
-    Ok(listen)
-}
-
-/// One address, or what to write instead.
-fn listener(item: &str) -> Result<Listen, String> {
-    if let Some(path) = item.strip_prefix("unix:") {
-        if !path.starts_with('/') {
-            return Err("write `unix:` and an absolute path".to_string());
-        }
-        if path.len() > UNIX_PATH_MAX {
-            return Err(format!("a socket's path has at most {UNIX_PATH_MAX} bytes"));
-        }
-        return Ok(Listen::Unix(PathBuf::from(path)));
-    }
-    let numeric = match item.strip_prefix("localhost:") {
-        Some(port) => format!("127.0.0.1:{port}"),
-        None => item.to_string(),
-    };
-    numeric.parse().map(Listen::Tcp).map_err(|_| match item.strip_prefix(':') {
-        Some(port) => format!("write `0.0.0.0:{port}` for all interfaces or `127.0.0.1:{port}` for this machine only"),
-        None => "write IP:PORT, as in `127.0.0.1:8480` or `[::1]:8480`, or `unix:/run/stdiod.sock`".to_string(),
-    })
 }
 
 fn auth(sources: &Sources, listen: &[Listen]) -> Result<Auth, ConfigError> {

@@ -90,6 +90,47 @@ pub const LINGER_BYTES_MAX: usize = 256 * MIB;
 pub const LINGER_TIME_MAX: Duration = Duration::from_secs(15);
 pub const LINGER_SILENCE_MAX: Duration = Duration::from_secs(2);
 
+// --- TLS ------------------------------------------------------------------------------------------------------------
+
+/// Bytes of a peer that bring nothing to read, in one go: a whole chain of certificates fits twice. More is no handshake.
+pub const TLS_SILENT_BYTES_MAX: usize = 160 * KIB;
+/// What is encrypted at once: four records. No more of an answer than that waits in clear text's place.
+pub const TLS_WRITE_AT_ONCE: usize = 64 * KIB;
+/// A file with certificates or a key.
+pub const TLS_FILE_MAX: u64 = MIB as u64;
+pub const CERTIFICATE_RULES_MAX: usize = 1024;
+
+// --- the audit log --------------------------------------------------------------------------------------------------
+
+/// Of each of its two files.
+pub const AUDIT_BYTES_DEFAULT: u64 = 16 * MIB as u64;
+pub const AUDIT_BYTES_MIN: u64 = 64 * KIB as u64;
+/// Lines between the loop and the thread that writes them. Those that do not fit are counted, and the log tells how many.
+pub const AUDIT_CHANNEL: usize = 8 * KIB;
+/// Lines that wait for a disk which does not take them.
+pub const AUDIT_WAITING_MAX: usize = 8 * KIB;
+/// Between two attempts to write to it.
+pub const AUDIT_RETRY: Duration = Duration::from_secs(1);
+/// A path, or anything else of a client's own words, in one line.
+pub const AUDIT_WORD_MAX: usize = 256;
+/// Lines that one question may get.
+pub const AUDIT_LIMIT_DEFAULT: usize = 100;
+pub const AUDIT_LIMIT_MAX: usize = 1000;
+/// Questions for it that wait for the thread.
+pub const AUDIT_QUESTIONS_MAX: usize = 32;
+/// Between two looks of `stdiod audit -f`.
+pub const AUDIT_FOLLOW_EVERY: Duration = Duration::from_millis(500);
+
+// --- rates and tokens -----------------------------------------------------------------------------------------------
+
+/// Asks a second, and at once.
+pub const RATE_MAX: u32 = 1_000_000;
+/// A token lives no longer than this if it has an end, and an old one goes on beside the new one no longer than that.
+pub const TOKEN_LIFE_MAX: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
+pub const TOKEN_GRACE_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
+/// Tokens are looked at at least so often while one of them has an end: clocks are set, and machines sleep.
+pub const TOKEN_LOOK_EVERY: Duration = Duration::from_secs(10);
+
 // --- the bridge -------------------------------------------------------------------------------------------------
 
 /// One line of a server's stdout; a longer one is discarded to its end.

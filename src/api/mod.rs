@@ -12,5 +12,6 @@ pub mod response;
 pub mod rest;
 pub mod route;
 pub mod status;
+pub mod tokens;
 pub mod tool_error;
 mod yaml;

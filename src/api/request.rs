@@ -4,6 +4,7 @@
 use crate::ids::{EventId, ServerId, SessionId};
 use crate::model::definition::Definition;
 use crate::model::external::{CallFilter, ExternalId, ExternalSpec, ProjectId, Secret};
+use crate::model::rate::RateLimit;
 use crate::wire::json::Json;
 use crate::wire::jsonrpc::Message;
 use std::borrow::Cow;
@@ -37,7 +38,9 @@ pub enum Ask<'a> {
     /// MCP over HTTP; none: the endpoint that offers all servers at once.
     Mcp { server: Option<ServerRef>, ask: McpAsk<'a> },
     Ready,
-    TokenCreate { name: String, scopes: Vec<String>, servers: Vec<String> },
+    TokenCreate { wanted: TokenWanted },
+    /// `grace_ms`: for so long the old secret goes on beside the new one.
+    TokenRotate { name: String, grace_ms: u64 },
     TokenList,
     TokenRevoke { name: String },
     Project { project: ProjectId, ask: ProjectAsk<'a> },
@@ -93,6 +96,18 @@ pub enum ResultFormat {
     Json,
     /// `result` is one string.
     Text,
+}
+
+/// A token that is to be made.
+#[derive(Debug, Default)]
+pub struct TokenWanted {
+    pub name: String,
+    pub scopes: Vec<String>,
+    /// Empty: all.
+    pub servers: Vec<String>,
+    /// From now on; none: for ever.
+    pub lifetime_ms: Option<u64>,
+    pub rate_limit: Option<RateLimit>,
 }
 
 /// What an MCP client does at an endpoint, once the rules of HTTP are satisfied.

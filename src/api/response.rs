@@ -43,7 +43,7 @@ pub enum Answer {
     /// Providers by name, with the reason why one is not usable.
     Ready { ready: bool, reasons: Vec<String>, providers: Vec<(String, Option<String>)> },
     /// The only time the token itself is seen.
-    TokenCreated { token: Token, secret: String },
+    TokenCreated { token: Token, secret: String, rotated: bool },
     Tokens(Vec<Token>),
     TokenRevoked,
     ExternalCreated(Box<ExternalView>),

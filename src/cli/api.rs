@@ -4,6 +4,7 @@
 use super::Common;
 use super::error::{Error, Refusal, Refuser};
 use super::http::{Answer, Client, Request, Streamed, Target};
+use super::trust::Trust;
 use crate::config::Config;
 use crate::limits::{CLIENT_LIFECYCLE_WAIT, CLIENT_QUICK_WAIT, REQUEST_TIMEOUT_MAX};
 use crate::wire::answer::Head;
@@ -89,7 +90,8 @@ impl Api {
                 "the token holds characters that no token has: check its file or STDIOD_TOKEN".into(),
             ));
         }
-        Ok(Api { client: Client::new(target, token), origin })
+        let trust = if target.is_tls() { Trust::of(common)? } else { Trust::default() };
+        Ok(Api { client: Client::new(target, token, trust), origin })
     }
 
     pub fn address(&self) -> String {

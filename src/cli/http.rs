@@ -4,6 +4,7 @@
 //! sends, it reads a bounded amount and waits a bounded time. A token is sent only on a connection whose other end has
 //! shown on this same connection that it knows it, or which the kernel says is root's or our own.
 
+use super::trust::Trust;
 use crate::api::auth;
 use crate::api::auth::proof::{self, Challenge};
 use crate::config::{Config, Listen};
@@ -11,6 +12,7 @@ use crate::limits::{CLIENT_ANSWER_MAX, CLIENT_CONNECT_TIMEOUT, CLIENT_PROOF_MAX,
 use crate::os::event_loop::random::random;
 use crate::os::net::unix_socket;
 use crate::wire::answer::{Body, Head, read_head};
+use rustls::{ClientConnection, StreamOwned};
 use std::fmt;
 use std::io::{self, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, TcpStream, ToSocketAddrs};
@@ -21,21 +23,22 @@ use std::time::Duration;
 /// Where a daemon can be reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    Tcp { host: String, port: u16 },
+    Tcp { host: String, port: u16, tls: bool },
     Unix(PathBuf),
 }
 
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Target::Tcp { .. } => write!(f, "http://{}", self.authority()),
+            Target::Tcp { tls: false, .. } => write!(f, "http://{}", self.authority()),
+            Target::Tcp { tls: true, .. } => write!(f, "https://{}", self.authority()),
             Target::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }
 }
 
 impl Target {
-    /// `http://HOST[:PORT]` or `unix:PATH`; else what to write instead.
+    /// `http[s]://HOST[:PORT]` or `unix:PATH`; else what to write instead.
     pub fn parse(url: &str) -> Result<Target, String> {
         if let Some(path) = url.strip_prefix("unix:") {
             return match path.strip_prefix("//").unwrap_or(path) {
@@ -43,8 +46,10 @@ impl Target {
                 path => Ok(Target::Unix(PathBuf::from(path))),
             };
         }
-        let Some(rest) = url.strip_prefix("http://") else {
-            return Err("write http://HOST:PORT or unix:PATH".to_string());
+        let (rest, tls) = match (url.strip_prefix("http://"), url.strip_prefix("https://")) {
+            (Some(rest), _) => (rest, false),
+            (None, Some(rest)) => (rest, true),
+            (None, None) => return Err("write http://HOST:PORT, https://HOST:PORT or unix:PATH".to_string()),
         };
         let authority = rest.strip_suffix('/').unwrap_or(rest);
         if authority.is_empty() || authority.contains(['/', '?', '#', '@']) || authority.contains(char::is_whitespace) {
@@ -55,10 +60,11 @@ impl Target {
             None => authority.split_once(':').map_or((authority, None), |(host, port)| (host, Some(port))),
         };
         let port = match port {
+            None if tls => 443,
             None => 80,
             Some(port) => port.parse().map_err(|_| format!("`{port}` is no port"))?,
         };
-        Ok(Target::Tcp { host: host.to_string(), port })
+        Ok(Target::Tcp { host: host.to_string(), port, tls })
     }
 
     /// The best way to a configured daemon: the first of its unix sockets that lets us in, its control socket before all
@@ -66,7 +72,7 @@ impl Target {
     pub fn of(config: &Config) -> Target {
         let listed = config.listen.iter().filter_map(|one| match one {
             Listen::Unix(path) => Some(path.clone()),
-            Listen::Tcp(_) => None,
+            Listen::Tcp(_) | Listen::Tls(_) => None,
         });
         let mut unix = std::iter::once(config.control_socket()).chain(listed);
         match unix.find(|path| unix_socket::connect(path).is_ok()) {
@@ -77,19 +83,25 @@ impl Target {
 
     /// Never empty by the config's word.
     pub fn of_listeners(listen: &[Listen]) -> Target {
-        let tcp = listen.iter().find(|one| matches!(one, Listen::Tcp(_)));
-        match tcp.or(listen.first()) {
+        let tcp = listen.iter().find(|one| matches!(one, Listen::Tcp(_) | Listen::Tls(_)));
+        let way = tcp.or(listen.first());
+        match way {
             Some(Listen::Unix(path)) => Target::Unix(path.clone()),
-            Some(Listen::Tcp(address)) => {
+            Some(Listen::Tcp(address) | Listen::Tls(address)) => {
                 let ip = match address.ip() {
                     IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
                     IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
                     ip => ip,
                 };
-                Target::Tcp { host: ip.to_string(), port: address.port() }
+                let tls = matches!(way, Some(Listen::Tls(_)));
+                Target::Tcp { host: ip.to_string(), port: address.port(), tls }
             }
             None => unreachable!("a configuration has a listener"),
         }
+    }
+
+    pub fn is_tls(&self) -> bool {
+        matches!(self, Target::Tcp { tls: true, .. })
     }
 
     /// Nothing sent there leaves this machine.
@@ -102,19 +114,20 @@ impl Target {
 
     fn authority(&self) -> String {
         match self {
-            Target::Tcp { host, port } if host.contains(':') => format!("[{host}]:{port}"),
-            Target::Tcp { host, port } => format!("{host}:{port}"),
+            Target::Tcp { host, port, .. } if host.contains(':') => format!("[{host}]:{port}"),
+            Target::Tcp { host, port, .. } => format!("{host}:{port}"),
             Target::Unix(_) => "localhost".to_string(),
         }
     }
 
-    fn connect(&self) -> io::Result<Stream> {
+    fn connect(&self, trust: &Trust) -> io::Result<Stream> {
         match self {
             Target::Unix(path) => unix_socket::connect(path).map(Stream::Unix),
-            Target::Tcp { host, port } => {
+            Target::Tcp { host, port, tls } => {
                 let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
                 for address in (host.as_str(), *port).to_socket_addrs()? {
                     match TcpStream::connect_timeout(&address, CLIENT_CONNECT_TIMEOUT) {
+                        Ok(stream) if *tls => return Ok(Stream::Tls(Box::new(trust.greet(host, stream)?))),
                         Ok(stream) => return Ok(Stream::Tcp(stream)),
                         Err(error) => last = error,
                     }
@@ -230,11 +243,12 @@ pub struct Streamed {
 pub struct Client {
     target: Target,
     token: Option<String>,
+    trust: Trust,
 }
 
 impl Client {
-    pub fn new(target: Target, token: Option<String>) -> Client {
-        Client { target, token }
+    pub fn new(target: Target, token: Option<String>, trust: Trust) -> Client {
+        Client { target, token, trust }
     }
 
     pub fn target(&self) -> &Target {
@@ -261,23 +275,24 @@ impl Client {
 
     /// A connection to somebody who may be given the token.
     pub fn connect(&self, patience: Duration) -> Result<Stream, HttpError> {
-        let stream = self.target.connect().map_err(|why| HttpError::NoDaemon { target: self.target.clone(), why })?;
+        let connected = self.target.connect(&self.trust);
+        let mut stream = connected.map_err(|why| HttpError::NoDaemon { target: self.target.clone(), why })?;
         if let Some(token) = &self.token
-            && !stream.is_roots_or_ours()
+            && !stream.is_known()
         {
-            self.demand_proof(&stream, token, patience.min(CLIENT_QUICK_WAIT))?;
+            self.demand_proof(&mut stream, token, patience.min(CLIENT_QUICK_WAIT))?;
         }
         Ok(stream)
     }
 
     /// The answer's head, with its body still on the wire.
     pub fn open(&self, request: &Request) -> Result<Streamed, HttpError> {
-        let stream = self.connect(request.patience)?;
-        let exchange = || {
+        let mut stream = self.connect(request.patience)?;
+        let mut exchange = || {
             stream.set_timeouts(request.patience)?;
-            (&stream).write_all(&self.request_head(request, Connection::Close))?;
+            stream.write_all(&self.request_head(request, Connection::Close))?;
             // A daemon that refuses a long body answers and closes before it has read all of it: the answer counts.
-            let written = (&stream).write_all(request.body.unwrap_or_default());
+            let written = stream.write_all(request.body.unwrap_or_default()).and_then(|()| stream.flush());
             match written {
                 Err(error) if !is_hang_up(&error) => return Err(error),
                 Err(_) | Ok(()) => {}
@@ -293,16 +308,16 @@ impl Client {
 
     /// The other end must know the token before it gets it, and must have been reached at the address we went to: whoever
     /// passes our question on to the real daemon gets an answer for another address.
-    fn demand_proof(&self, stream: &Stream, token: &str, patience: Duration) -> Result<(), HttpError> {
+    fn demand_proof(&self, stream: &mut Stream, token: &str, patience: Duration) -> Result<(), HttpError> {
         let hash = auth::hash(token.as_bytes());
-        let exchange = || -> io::Result<Result<(), Doubt>> {
+        let mut exchange = || -> io::Result<Result<(), Doubt>> {
             let challenge = Challenge::new(&hash, random()?);
             stream.set_timeouts(patience)?;
             let (target, host) = (challenge.target(), self.target.authority());
-            (&mut &*stream).write_all(
+            stream.write_all(
                 format!("GET {target} HTTP/1.1\r\nHost: {host}\r\nAccept: application/json\r\n\r\n").as_bytes(),
             )?;
-            let mut reader = BufReader::new(stream);
+            let mut reader = BufReader::new(&mut *stream);
             let head = read_head(&mut reader)?;
             let mut body = Vec::new();
             Body::of(&head, "GET", reader)?.take(CLIENT_PROOF_MAX as u64).read_to_end(&mut body)?;
@@ -363,14 +378,17 @@ fn is_hang_up(error: &io::Error) -> bool {
 #[derive(Debug)]
 pub enum Stream {
     Tcp(TcpStream),
+    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
     Unix(UnixStream),
 }
 
 impl Stream {
-    /// The other end is root, who can read every token here, or the user who has this one.
-    fn is_roots_or_ours(&self) -> bool {
+    /// The other end is root, who can read every token here, or the user who has this one; or its certificate is one that
+    /// we trust.
+    fn is_known(&self) -> bool {
         match self {
             Stream::Tcp(_) => false,
+            Stream::Tls(_) => true,
             Stream::Unix(stream) => unix_socket::peer_uid(stream).is_some_and(unix_socket::is_root_or_us),
         }
     }
@@ -379,17 +397,20 @@ impl Stream {
     fn address(&self) -> io::Result<String> {
         match self {
             Stream::Tcp(stream) => stream.peer_addr().map(proof::address),
+            Stream::Tls(stream) => stream.sock.peer_addr().map(proof::address),
             Stream::Unix(_) => Ok(proof::UNIX.to_string()),
         }
     }
 
     pub fn set_timeouts(&self, patience: Duration) -> io::Result<()> {
+        let of_tcp = |stream: &TcpStream| {
+            stream.set_read_timeout(Some(patience))?;
+            stream.set_write_timeout(Some(patience))?;
+            stream.set_nodelay(true)
+        };
         match self {
-            Stream::Tcp(stream) => {
-                stream.set_read_timeout(Some(patience))?;
-                stream.set_write_timeout(Some(patience))?;
-                stream.set_nodelay(true)
-            }
+            Stream::Tcp(stream) => of_tcp(stream),
+            Stream::Tls(stream) => of_tcp(&stream.sock),
             Stream::Unix(stream) => {
                 stream.set_read_timeout(Some(patience))?;
                 stream.set_write_timeout(Some(patience))
@@ -403,6 +424,7 @@ impl Stream {
         use std::os::fd::AsRawFd;
         let fd = match self {
             Stream::Tcp(stream) => stream.as_raw_fd(),
+            Stream::Tls(stream) => stream.sock.as_raw_fd(),
             Stream::Unix(stream) => stream.as_raw_fd(),
         };
         let looked = recv(fd, &mut [0], MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT);
@@ -414,21 +436,18 @@ impl Stream {
         // It may have gone already.
         _ = match self {
             Stream::Tcp(stream) => stream.shutdown(Shutdown::Both),
+            Stream::Tls(stream) => stream.sock.shutdown(Shutdown::Both),
             Stream::Unix(stream) => stream.shutdown(Shutdown::Both),
         };
     }
 }
 
-impl Read for Stream {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        (&*self).read(buf)
-    }
-}
-
+/// One thread reads while another writes. TLS has one state for both directions, so this is not for it.
 impl Read for &Stream {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         match self {
             Stream::Tcp(stream) => (&*stream).read(buf),
+            Stream::Tls(_) => Err(not_over_tls()),
             Stream::Unix(stream) => (&*stream).read(buf),
         }
     }
@@ -438,12 +457,47 @@ impl Write for &Stream {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         match self {
             Stream::Tcp(stream) => (&*stream).write(buf),
+            Stream::Tls(_) => Err(not_over_tls()),
             Stream::Unix(stream) => (&*stream).write(buf),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+fn not_over_tls() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::Unsupported,
+        "connect does not speak TLS: use the daemon's socket or a plain listener",
+    )
+}
+
+impl Read for Stream {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.read(buf),
+            Stream::Tls(stream) => stream.read(buf),
+            Stream::Unix(stream) => stream.read(buf),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.write(buf),
+            Stream::Tls(stream) => stream.write(buf),
+            Stream::Unix(stream) => stream.write(buf),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Stream::Tcp(_) | Stream::Unix(_) => Ok(()),
+            Stream::Tls(stream) => stream.flush(),
+        }
     }
 }
 

@@ -23,6 +23,7 @@ mod shell;
 mod table;
 mod tokens;
 mod top;
+mod trust;
 mod volume;
 
 use crate::config::Config;
@@ -55,12 +56,15 @@ pub struct Common {
     /// Configuration [default: STDIOD_CONFIG, or /etc/stdiod/stdiod.toml if it exists]
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The daemon, as http://HOST:PORT or unix:PATH [default: STDIOD_URL, or DATA_DIR/control.sock, or the configured listener]
+    /// The daemon, as http[s]://HOST:PORT or unix:PATH [default: STDIOD_URL, or DATA_DIR/control.sock, or the configured listener]
     #[arg(long, global = true)]
     url: Option<String>,
     /// File with the token to use [default: STDIOD_TOKEN, or DATA_DIR/admin.token]
     #[arg(long, global = true, value_name = "FILE")]
     token_file: Option<PathBuf>,
+    /// File with the certificate, or the authority, of a daemon that speaks TLS [default: STDIOD_CA, and the configured tls_cert]
+    #[arg(long, global = true, value_name = "FILE")]
+    ca: Option<PathBuf>,
     /// Print JSON, for machines
     #[arg(long, global = true)]
     json: bool,
@@ -121,7 +125,7 @@ enum Command {
     /// List, inspect and remove volumes
     #[command(subcommand)]
     Volume(volume::Volumes),
-    /// Make, list and revoke access tokens
+    /// Make, list, rotate and revoke access tokens
     #[command(subcommand)]
     Token(tokens::Token),
     /// Say what this host can and cannot do, and what to install
@@ -202,6 +206,8 @@ mod tests {
             "serve",
             "serve --config /etc/x.toml",
             "token create ci --scope mcp:call,admin:read --server a --server b --json",
+            "token create ci --scope mcp:call --expires 90d --rate-limit 5:10",
+            "token rotate ci --grace 1h --json",
             "image import ./layout:latest --name echo:1",
             "image pull r.test:5000/echo:1 --json",
             "image inspect echo:1",

@@ -33,6 +33,12 @@ const KEYS: &[Key] = &[
     key("disk_reserve"),
     key("tls_cert"),
     key("tls_key"),
+    key("tls_client_ca"),
+    key("tls_client_auth"),
+    key("insecure_http"),
+    key("audit_calls"),
+    key("audit_max_bytes"),
+    key("audit_on_error"),
     key("allow_isolation_none"),
     key("allow_host_network"),
     key("insecure_registries"),
@@ -42,9 +48,11 @@ const KEYS: &[Key] = &[
 /// Only in the file: a table per provider or network does not fit a variable.
 const PROVIDERS: &str = "providers";
 const NETWORKS: &str = "networks";
+const RULES: &str = "tls_client_rules";
+const RATE: &str = "rate_limit";
 const PREFIX: &str = "STDIOD_";
 /// What the client subcommands read; no settings of the daemon.
-const CLIENT_VARIABLES: &[&str] = &["STDIOD_CONFIG", "STDIOD_TOKEN", "STDIOD_URL"];
+const CLIENT_VARIABLES: &[&str] = &["STDIOD_CONFIG", "STDIOD_TOKEN", "STDIOD_URL", "STDIOD_CA"];
 
 /// Where a value stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,6 +92,21 @@ pub(super) struct NetworkTable {
     pub name: String,
     pub at: Place,
     pub allow_private: Option<Found<Vec<String>>>,
+}
+
+/// One `[[tls_client_rules]]`.
+pub(super) struct RuleTable {
+    pub at: Place,
+    pub cn: Option<Found<String>>,
+    pub scopes: Option<Found<Vec<String>>>,
+    pub servers: Option<Found<Vec<String>>>,
+}
+
+/// `[rate_limit]`; its numbers as they were written.
+pub(super) struct RateTable {
+    pub at: Place,
+    pub per_second: Option<Found<String>>,
+    pub burst: Option<Found<String>>,
 }
 
 pub(super) struct Sources<'a> {
@@ -144,6 +167,28 @@ impl<'a> Sources<'a> {
         self.tables(NETWORKS, "tables such as `[networks.bridge]`", File::network)
     }
 
+    /// A number, with a unit if it is a string.
+    pub fn quantity(&self, key: &'static str) -> Result<Option<Found<String>>, ConfigError> {
+        match self.variable(key) {
+            Some(found) => Ok(Some(found)),
+            None => self.in_file(key, File::quantity),
+        }
+    }
+
+    pub fn certificate_rules(&self) -> Result<Vec<RuleTable>, ConfigError> {
+        let Some(file) = &self.file else { return Ok(Vec::new()) };
+        let Some(value) = file.table.get(RULES) else { return Ok(Vec::new()) };
+        let Some(tables) = value.get_ref().as_array() else {
+            return Err(file.wrong_type(RULES, value, "tables: `[[tls_client_rules]]`"));
+        };
+        tables.iter().map(|table| file.certificate_rule(table)).collect()
+    }
+
+    pub fn rate_limit(&self) -> Result<Option<RateTable>, ConfigError> {
+        let Some(file) = &self.file else { return Ok(None) };
+        file.table.get(RATE).map(|value| file.rate(value)).transpose()
+    }
+
     fn tables<T>(
         &self,
         key: &str,
@@ -188,7 +233,7 @@ impl<'a> File<'a> {
             why: error.message().lines().collect::<Vec<_>>().join(", "),
         })?;
         let file = File { path, text, table: table.into_inner() };
-        let names: Vec<&str> = KEYS.iter().map(|known| known.name).chain([PROVIDERS, NETWORKS]).collect();
+        let names: Vec<&str> = KEYS.iter().map(|known| known.name).chain([PROVIDERS, NETWORKS, RULES, RATE]).collect();
         file.refuse_unknown(&file.table, "", &names)?;
         Ok(file)
     }
@@ -236,6 +281,39 @@ impl<'a> File<'a> {
                 .map(|value| self.list(&format!("{inside}allow_private"), value))
                 .transpose()?,
         })
+    }
+
+    fn certificate_rule(&self, value: &Spanned<DeValue<'a>>) -> Result<RuleTable, ConfigError> {
+        let DeValue::Table(table) = value.get_ref() else {
+            return Err(self.wrong_type(RULES, value, "a table with `cn` and `scopes`"));
+        };
+        self.refuse_unknown(table, &format!("{RULES}."), &["cn", "scopes", "servers"])?;
+        let list = |key: &str| table.get(key).map(|value| self.list(&format!("{RULES}.{key}"), value)).transpose();
+        Ok(RuleTable {
+            at: self.place(value.span().start),
+            cn: table.get("cn").map(|value| self.string(&format!("{RULES}.cn"), value)).transpose()?,
+            scopes: list("scopes")?,
+            servers: list("servers")?,
+        })
+    }
+
+    fn rate(&self, value: &Spanned<DeValue<'a>>) -> Result<RateTable, ConfigError> {
+        let DeValue::Table(table) = value.get_ref() else {
+            return Err(self.wrong_type(RATE, value, "a table with `per_second` and `burst`"));
+        };
+        self.refuse_unknown(table, &format!("{RATE}."), &["per_second", "burst"])?;
+        let number = |key: &str| table.get(key).map(|value| self.quantity(&format!("{RATE}.{key}"), value)).transpose();
+        let at = self.place(value.span().start);
+        Ok(RateTable { at, per_second: number("per_second")?, burst: number("burst")? })
+    }
+
+    fn quantity(&self, key: &str, value: &Spanned<DeValue<'a>>) -> Result<Found<String>, ConfigError> {
+        match value.get_ref() {
+            DeValue::Integer(number) => {
+                Ok(Found { value: number.as_str().to_string(), at: self.place(value.span().start) })
+            }
+            _ => self.string(key, value),
+        }
     }
 
     fn string(&self, key: &str, value: &Spanned<DeValue<'a>>) -> Result<Found<String>, ConfigError> {

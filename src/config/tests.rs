@@ -52,7 +52,7 @@ fn every_example_in_the_shipped_file_is_a_setting() {
     let is_setting =
         |line: &str| line.starts_with("[") || line.split_once(" = ").is_some_and(|(key, _)| is_plain_name(key));
     let examples = shipped.lines().filter_map(|line| line.strip_prefix('#')).filter(|line| is_setting(line));
-    let examples: Vec<&str> = examples.filter(|line| !line.starts_with("tls_")).collect();
+    let examples: Vec<&str> = examples.collect();
     assert!(examples.len() > 10, "the examples were found: {examples:?}");
     parse(&examples.join("\n"), &[]).unwrap();
 }
@@ -195,10 +195,11 @@ fn a_value_of_the_wrong_type_is_refused_with_its_line() {
 #[test]
 fn auth_off_is_refused_when_any_listener_can_be_reached_from_outside() {
     for open in ["0.0.0.0:8480", "[::]:8480", "192.168.1.5:80"] {
-        let said = complaint(&format!("auth = \"off\"\nlisten = [\"127.0.0.1:1\", \"{open}\"]"), &[]);
+        let text = format!("auth = \"off\"\nlisten = [\"127.0.0.1:1\", \"{open}\"]\ninsecure_http = true");
+        let said = complaint(&text, &[]);
         assert!(said.contains("line 1") && said.contains(open) && said.contains("`tokens`"), "{said}");
     }
-    let said = complaint("auth = \"off\"", &[("STDIOD_LISTEN", "0.0.0.0:1")]);
+    let said = complaint("auth = \"off\"\ninsecure_http = true", &[("STDIOD_LISTEN", "0.0.0.0:1")]);
     assert!(said.contains("0.0.0.0:1"), "whoever sets the listener: {said}");
 }
 
@@ -229,16 +230,87 @@ fn an_address_that_cannot_be_listened_on_is_refused_with_what_to_write() {
     assert_eq!(parse("listen = \"localhost:1\"", &[]).unwrap().listen, [tcp("127.0.0.1:1")]);
 }
 
+const PEMS: &str = "tls_cert = \"/c.pem\"\ntls_key = \"/k.pem\"\n";
+
+fn tls(address: &str) -> Listen {
+    Listen::Tls(address.parse().unwrap())
+}
+
 #[test]
-fn tls_is_refused_by_name_until_it_is_there() {
-    for key in ["tls_cert", "tls_key"] {
-        let said = complaint(&format!("\n\n{key} = \"/x.pem\""), &[]);
-        assert!(
-            said.contains("line 3") && said.contains(key) && said.contains("not available in this version"),
-            "{said}"
-        );
+fn with_a_certificate_every_tcp_listener_speaks_tls_unless_it_is_written_otherwise() {
+    let listen = "listen = [\"0.0.0.0:1\", \"http://127.0.0.1:2\", \"https://[::1]:3\", \"unix:/run/s\"]";
+    let config = parse(&format!("{PEMS}{listen}"), &[]).unwrap();
+    let unix = Listen::Unix("/run/s".into());
+    assert_eq!(config.listen, [tls("0.0.0.0:1"), tcp("127.0.0.1:2"), tls("[::1]:3"), unix]);
+    let files = config.tls.unwrap();
+    assert_eq!((files.cert.as_path(), files.key.as_path()), (Path::new("/c.pem"), Path::new("/k.pem")));
+    assert_eq!(files.clients, None);
+    assert_eq!(parse(PEMS, &[]).unwrap().listen, [tls("127.0.0.1:8480")]);
+    for (text, wanted) in [
+        ("tls_cert = \"/c.pem\"", "`tls_key` is missing"),
+        ("tls_key = \"/k.pem\"", "`tls_cert` is missing"),
+        ("tls_cert = \"c.pem\"\ntls_key = \"/k.pem\"", "absolute path"),
+        ("listen = [\"https://127.0.0.1:1\"]", "set `tls_cert`"),
+        (&format!("{PEMS}listen = [\"127.0.0.1:1\", \"http://127.0.0.1:1\"]"), "twice"),
+    ] {
+        let said = complaint(text, &[]);
+        assert!(said.contains(wanted), "{text}: {said}");
     }
-    assert!(complaint("", &[("STDIOD_TLS_CERT", "/x")]).contains("STDIOD_TLS_CERT"));
+}
+
+#[test]
+fn clear_text_beyond_this_machine_must_be_asked_for() {
+    for open in ["0.0.0.0:8480", "[::]:8480", "192.168.1.5:80"] {
+        let listen = format!("listen = [\"{open}\"]");
+        let said = complaint(&listen, &[]);
+        assert!(said.contains(open) && said.contains("insecure_http") && said.contains("tls_cert"), "{said}");
+        assert_eq!(parse(&listen, &[("STDIOD_INSECURE_HTTP", "true")]).unwrap().listen, [tcp(open)]);
+        assert_eq!(parse(&format!("{PEMS}{listen}"), &[]).unwrap().listen, [tls(open)]);
+        assert!(complaint(&format!("{PEMS}listen = [\"http://{open}\"]"), &[]).contains("clear text"));
+    }
+}
+
+#[test]
+fn client_certificates_have_an_authority_and_rules() {
+    let text = format!(
+        "{PEMS}tls_client_ca = \"/ca.pem\"\ntls_client_auth = \"required\"\n[[tls_client_rules]]\ncn = \"ops\"\n\
+         scopes = [\"admin:read\"]\n[[tls_client_rules]]\ncn = \"agent\"\nscopes = \"mcp:call\"\nservers = [\"a\"]"
+    );
+    let clients = parse(&text, &[]).unwrap().tls.and_then(|tls| tls.clients).unwrap();
+    assert!(clients.required && clients.rules.len() == 2 && clients.rules[1].servers == ["a"], "{clients:?}");
+    for (text, wanted) in [
+        ("tls_client_auth = \"optional\"", "tls_client_ca"),
+        ("[[tls_client_rules]]\ncn = \"x\"", "tls_client_ca"),
+        ("tls_client_ca = \"/ca\"\ntls_client_auth = \"yes\"", "`optional` or `required`"),
+        ("tls_client_ca = \"/ca\"\n[[tls_client_rules]]\nscopes = [\"mcp:call\"]", "cn"),
+        ("tls_client_ca = \"/ca\"\n[[tls_client_rules]]\ncn = \"x\"", "scopes"),
+        ("tls_client_ca = \"/ca\"\n[[tls_client_rules]]\ncn = \"x\"\nscopes = [\"all\"]", "admin:read"),
+        ("tls_client_ca = \"/ca\"\n[[tls_client_rules]]\ncn = \"x\"\nrole = \"y\"", "role"),
+    ] {
+        let said = complaint(&format!("{PEMS}{text}"), &[]);
+        assert!(said.contains(wanted), "{text}: {said}");
+    }
+    assert!(complaint("tls_client_ca = \"/ca\"", &[]).contains("`tls_cert` is missing"));
+}
+
+#[test]
+fn the_audit_log_and_rates_have_bounds() {
+    let config = parse("audit_calls = true\naudit_max_bytes = \"1M\"\naudit_on_error = \"continue\"", &[]).unwrap();
+    assert_eq!(config.audit, Audit { calls: true, max_bytes: 1 << 20, on_error: OnAuditError::Continue });
+    assert_eq!(parse("audit_max_bytes = 65536", &[]).unwrap().audit.max_bytes, 65536);
+    let config = parse("[rate_limit]\nper_second = 10\nburst = 20", &[]).unwrap();
+    assert_eq!(config.rate_limit, Some(RateLimit { per_second: 10, burst: 20 }));
+    for (text, wanted) in [
+        ("audit_max_bytes = 1", "audit_max_bytes"),
+        ("audit_on_error = \"maybe\"", "`refuse` or `continue`"),
+        ("[rate_limit]\nburst = 1", "rate_limit.per_second"),
+        ("[rate_limit]\nper_second = 0", "rate_limit.per_second"),
+        ("[rate_limit]\nper_second = 1\nburst = -1", "rate_limit.burst"),
+        ("[rate_limit]\nper_minute = 1", "per_minute"),
+    ] {
+        let said = complaint(text, &[]);
+        assert!(said.contains(wanted), "{text}: {said}");
+    }
 }
 
 #[test]

@@ -31,6 +31,10 @@ impl<K: Copy + Eq + Hash + Ord> Deadlines<K> {
         self.live.remove(&key);
     }
 
+    pub fn at(&self, key: K) -> Option<u64> {
+        self.live.get(&key).copied()
+    }
+
     /// When the earliest live deadline is due.
     pub fn earliest(&mut self) -> Option<u64> {
         while let Some(Reverse((at, key))) = self.heap.peek() {

@@ -35,6 +35,8 @@ pub enum Timer {
     Decisions,
     /// Volumes whose removal has failed.
     Volumes(ServerId),
+    /// When secrets end, and when their last use is stored.
+    Tokens,
     /// The present phase of the shutdown.
     Shutdown,
 }

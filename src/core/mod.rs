@@ -194,6 +194,7 @@ impl Core {
                 Timer::Flush => self.flush(),
                 Timer::Decisions => self.decisions_elapsed(),
                 Timer::Volumes(server) => self.volumes_again(server),
+                Timer::Tokens => self.tokens_elapsed(),
                 Timer::Shutdown => self.shutdown_elapsed(),
             }
         }

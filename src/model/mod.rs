@@ -11,5 +11,6 @@ pub mod news;
 pub mod principal;
 pub mod protocol;
 pub mod ranges;
+pub mod rate;
 pub mod records;
 pub mod status;

@@ -2,6 +2,7 @@
 //! matter (`api::auth`).
 
 use crate::model::fault::{Code, Fault};
+use crate::model::rate::RateLimit;
 use std::sync::Arc;
 
 /// Somebody who has shown who they are.
@@ -12,6 +13,8 @@ pub struct Principal {
     pub scopes: Scopes,
     /// The servers it may see and call; empty: all.
     pub servers: Arc<[String]>,
+    /// Its own; none: that of everybody.
+    pub rate_limit: Option<RateLimit>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -61,12 +64,12 @@ impl Scopes {
 impl Principal {
     /// Whoever reaches a listener on which nobody has to show a token.
     pub fn anonymous() -> Principal {
-        Principal { name: "anonymous".into(), scopes: Scopes::ALL, servers: Arc::default() }
+        Principal { name: "anonymous".into(), scopes: Scopes::ALL, servers: Arc::default(), rate_limit: None }
     }
 
     /// Somebody who was not asked, and may do nothing but what anybody may.
     pub fn nobody() -> Principal {
-        Principal { name: "nobody".into(), scopes: Scopes::default(), servers: Arc::default() }
+        Principal { name: "nobody".into(), scopes: Scopes::default(), servers: Arc::default(), rate_limit: None }
     }
 
     /// A server that a principal may not see does not exist for it.

@@ -5,6 +5,7 @@ use crate::ids::ServerId;
 use crate::model::definition::Definition;
 use crate::model::external::{CallFilter, ExternalId, ExternalServer, ProjectId, StoredSecret, ToolCallRecord};
 use crate::model::fault::Fault;
+use crate::model::rate::RateLimit;
 use crate::model::status::{LastCrash, Status};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -78,7 +79,7 @@ pub struct StoredStatus {
 }
 
 /// A bearer token as it is stored: its SHA-256, never itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Token {
     pub name: String,
     pub hash: [u8; 32],
@@ -86,6 +87,13 @@ pub struct Token {
     /// Empty: all servers.
     pub servers: Vec<String>,
     pub created_unix_ms: u64,
+    /// None: never.
+    pub expires_unix_ms: Option<u64>,
+    pub last_used_unix_ms: Option<u64>,
+    /// The one that it was rotated from, and until when that goes on.
+    pub previous: Option<([u8; 32], u64)>,
+    /// Its own; none: that of everybody.
+    pub rate_limit: Option<RateLimit>,
 }
 
 #[rustfmt::skip] // one line a word

@@ -25,7 +25,8 @@ pub const MIGRATIONS: &[Migration] = &[
         name: "0003_volume_removals",
         sql: include_str!("../../migrations/0003_volume_removals.sql"),
     },
-    Migration { version: 10, name: "0010_projects", sql: include_str!("../../migrations/0010_projects.sql") },
+    Migration { version: 4, name: "0004_token_life", sql: include_str!("../../migrations/0004_token_life.sql") },
+    Migration { version: 5, name: "0005_projects", sql: include_str!("../../migrations/0005_projects.sql") },
 ];
 
 /// "stdiod" in ASCII: the advisory lock that all daemons take while they migrate.

@@ -13,6 +13,7 @@ use crate::limits::{
 };
 use crate::model::definition::Definition;
 use crate::model::fault::Fault;
+use crate::model::rate::RateLimit;
 use crate::model::records::{Snapshot, StoredServer, StoredStatus, Token, UnfitServer};
 use crate::model::status::{LastCrash, Status};
 use crate::store::projects;
@@ -42,7 +43,12 @@ fn select_tokens() -> String {
         "SELECT id, left(name, {}), CASE WHEN octet_length(hash) = 32 THEN hash END,
             CASE WHEN octet_length(scopes::text) <= {STORED_TOKEN_MAX} THEN scopes END,
             CASE WHEN octet_length(servers::text) <= {STORED_TOKEN_MAX} THEN servers END,
-            CASE WHEN isfinite(created_at) THEN floor(extract(epoch FROM created_at) * 1000)::bigint END
+            CASE WHEN isfinite(created_at) THEN floor(extract(epoch FROM created_at) * 1000)::bigint END,
+            CASE WHEN expires_at < 'infinity' THEN greatest(0, floor(extract(epoch FROM expires_at) * 1000))::bigint END,
+            CASE WHEN isfinite(last_used_at) THEN floor(extract(epoch FROM last_used_at) * 1000)::bigint END,
+            CASE WHEN octet_length(previous_hash) = 32 THEN previous_hash END,
+            CASE WHEN isfinite(previous_until) THEN floor(extract(epoch FROM previous_until) * 1000)::bigint END,
+            rate_per_second, rate_burst
         FROM kb.api_tokens ORDER BY created_at, id LIMIT {}",
         NAME_MAX + 1,
         TOKENS_MAX + 1,
@@ -199,7 +205,29 @@ fn token_of(row: &Row) -> Result<(Uuid, Token), String> {
         return Err(format!("servers: {why}"));
     }
     let hash = hash.try_into().map_err(|_| "hash: must be 32 bytes long")?;
-    let token = Token { name, hash, scopes, servers, created_unix_ms: unsigned(column(row, 5)?) };
+    let millis = |index: usize| column::<Option<i64>>(row, index).map(|ms| ms.map(|ms| unsigned(Some(ms))));
+    let previous: Option<Vec<u8>> = column(row, 8)?;
+    let previous = previous.and_then(|hash| hash.try_into().ok());
+    let rate = match (column::<Option<i32>>(row, 10)?, column::<Option<i32>>(row, 11)?) {
+        (None, _) => None,
+        (Some(per_second), burst) => {
+            let number = |n: i32| u32::try_from(n).unwrap_or(0);
+            let rate = RateLimit::new(number(per_second), number(burst.unwrap_or(per_second)));
+            Some(rate.map_err(|(key, why)| format!("rate_{key}: {why}"))?)
+        }
+    };
+    let token = Token {
+        name,
+        hash,
+        scopes,
+        servers,
+        created_unix_ms: unsigned(column(row, 5)?),
+        // One that cannot be read must not become one without an end.
+        expires_unix_ms: millis(6)?,
+        last_used_unix_ms: millis(7)?,
+        previous: previous.zip(millis(9)?),
+        rate_limit: rate,
+    };
     Ok((column(row, 0)?, token))
 }
 

@@ -3,7 +3,8 @@
 //! touched, and no value of a definition gets into an error or a log.
 
 use crate::model::definition::{Definition, Source};
-use crate::model::records::{StoreOp, StoredServer, StoredStatus};
+use crate::model::rate::RateLimit;
+use crate::model::records::{StoreOp, StoredServer, StoredStatus, Token};
 use crate::model::status::LastCrash;
 use crate::store::projects;
 use crate::store::seals::Seals;
@@ -85,10 +86,15 @@ const SAVE_STATUS: &str = "
     WHERE id = $1 AND container_type = 'mcp_server'";
 
 const INSERT_TOKEN: &str = "
-    INSERT INTO kb.api_tokens (id, name, hash, scopes, servers, created_at)
-    VALUES ($1, $2, $3, $4, $5, 'epoch'::timestamptz + $6 * interval '1 millisecond')
+    INSERT INTO kb.api_tokens (id, name, hash, scopes, servers, created_at, expires_at, last_used_at, previous_hash,
+        previous_until, rate_per_second, rate_burst)
+    VALUES ($1, $2, $3, $4, $5, 'epoch'::timestamptz + $6 * interval '1 millisecond',
+        'epoch'::timestamptz + $7 * interval '1 millisecond', 'epoch'::timestamptz + $8 * interval '1 millisecond', $9,
+        'epoch'::timestamptz + $10 * interval '1 millisecond', $11, $12)
     ON CONFLICT (name) DO UPDATE SET hash = excluded.hash, scopes = excluded.scopes, servers = excluded.servers,
-        created_at = excluded.created_at";
+        created_at = excluded.created_at, expires_at = excluded.expires_at, last_used_at = excluded.last_used_at,
+        previous_hash = excluded.previous_hash, previous_until = excluded.previous_until,
+        rate_per_second = excluded.rate_per_second, rate_burst = excluded.rate_burst";
 
 const DELETE_TOKEN: &str = "DELETE FROM kb.api_tokens WHERE name = $1";
 
@@ -133,17 +139,7 @@ pub fn perform(db: &mut impl GenericClient, seals: &mut Seals, op: &StoreOp) -> 
             ];
             db.execute_typed(SAVE_STATUS, params)?;
         }
-        StoreOp::InsertToken { id, token } => {
-            let params: &[Param<'_>] = &[
-                (id, Type::UUID),
-                (&token.name, Type::TEXT),
-                (&token.hash.as_slice(), Type::BYTEA),
-                (&token.scopes, Type::TEXT_ARRAY),
-                (&token.servers, Type::TEXT_ARRAY),
-                (&signed(token.created_unix_ms), Type::INT8),
-            ];
-            db.execute_typed(INSERT_TOKEN, params)?;
-        }
+        StoreOp::InsertToken { id, token } => insert_token(db, id, token)?,
         StoreOp::DeleteToken { name } => {
             db.execute_typed(DELETE_TOKEN, &[(name, Type::TEXT)])?;
         }
@@ -178,6 +174,27 @@ fn insert_server(db: &mut impl GenericClient, server: &StoredServer) -> Result<(
         (&status.last_used_unix_ms.map(signed), Type::INT8),
     ];
     db.execute_typed(INSERT_SERVER, params)?;
+    Ok(())
+}
+
+fn insert_token(db: &mut impl GenericClient, id: &uuid::Uuid, token: &Token) -> Result<(), Trouble> {
+    let previous = token.previous.as_ref();
+    let rate = |of: fn(RateLimit) -> u32| token.rate_limit.map(|rate| i32::try_from(of(rate)).unwrap_or(i32::MAX));
+    let params: &[Param<'_>] = &[
+        (id, Type::UUID),
+        (&token.name, Type::TEXT),
+        (&token.hash.as_slice(), Type::BYTEA),
+        (&token.scopes, Type::TEXT_ARRAY),
+        (&token.servers, Type::TEXT_ARRAY),
+        (&signed(token.created_unix_ms), Type::INT8),
+        (&token.expires_unix_ms.map(signed), Type::INT8),
+        (&token.last_used_unix_ms.map(signed), Type::INT8),
+        (&previous.map(|(hash, _)| hash.as_slice()), Type::BYTEA),
+        (&previous.map(|(_, until)| signed(*until)), Type::INT8),
+        (&rate(|rate| rate.per_second), Type::INT4),
+        (&rate(|rate| rate.burst), Type::INT4),
+    ];
+    db.execute_typed(INSERT_TOKEN, params)?;
     Ok(())
 }
 

@@ -9,6 +9,20 @@ pub fn rfc3339(unix_ms: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{milli:03}Z")
 }
 
+/// `90d`, `12h`, `5m` or `30s`, in milliseconds.
+pub fn parse_duration(text: &str) -> Option<u64> {
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let unit_ms = match unit {
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        "d" => 24 * 3_600_000,
+        _ => return None,
+    };
+    let plain = !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit());
+    digits.parse::<u64>().ok().filter(|_| plain)?.checked_mul(unit_ms)
+}
+
 /// The milliseconds after 1970 of a time such as `2026-02-17T10:00:00.5+01:00`; none if it is no time, or before 1970.
 pub fn parse_rfc3339(text: &str) -> Option<u64> {
     let number = |range: std::ops::Range<usize>| -> Option<u64> {
@@ -90,6 +104,18 @@ fn civil_from_days(days: u64) -> (u64, u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn durations_are_a_number_and_a_unit() {
+        for (text, ms) in [("1s", 1_000), ("5m", 300_000), ("12h", 43_200_000), ("90d", 7_776_000_000), ("0d", 0)] {
+            assert_eq!(parse_duration(text), Some(ms), "{text}");
+        }
+        for wrong in
+            ["", "d", "90", "+1d", "-1d", "1.5h", "1 d", "1w", "1D", "1é", "99999999999999999999s", "9999999999999999d"]
+        {
+            assert_eq!(parse_duration(wrong), None, "{wrong}");
+        }
+    }
 
     #[test]
     fn times_are_shown_in_utc() {

@@ -4,10 +4,11 @@
 mod changes;
 mod neighbours;
 mod stage;
+mod tokens;
 
 use serde_json::{Value, json};
 use stage::{Child, Stage, guest, request, someone};
-use stdiod::api::request::{Ask, LogFormat};
+use stdiod::api::request::{Ask, LogFormat, TokenWanted};
 use stdiod::api::response::Answer;
 use stdiod::core::contract::Input;
 use stdiod::limits::{
@@ -107,7 +108,8 @@ fn whoever_loses_its_token_hears_nothing_more() {
     let mut stage = Stage::new();
     stage.register("old", Child::Older, json!({}));
     let scopes = vec!["mcp:call".to_string()];
-    stage.ask(&someone(), Ask::TokenCreate { name: "guest".to_string(), scopes, servers: Vec::new() });
+    let wanted = TokenWanted { name: "guest".to_string(), scopes, ..TokenWanted::default() };
+    stage.ask(&someone(), Ask::TokenCreate { wanted });
     let kept = stage.session(Some("old"), json!({}));
     let kept_ears = stage.listen(Some("old"), kept);
     stage.who = Principal { name: "guest".into(), ..someone() };

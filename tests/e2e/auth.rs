@@ -92,11 +92,57 @@ fn tokens_outlive_the_daemon_and_their_revocation_too() {
 }
 
 #[test]
+fn tokens_end_rotate_and_tell_when_they_were_last_used() {
+    let mut daemon = Daemon::start();
+    let brief = create(&daemon, &["brief", "--scope", "admin:read", "--expires", "6s"]);
+    let worker = create(&daemon, &["worker", "--scope", "admin:read", "--expires", "90d"]);
+    let mut stream = Http::connect(daemon.address(), &brief);
+    let head = format!("GET /api/v1/mcp/events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {brief}\r\n\r\n");
+    stream.send_raw(head.as_bytes()).expect("it is open");
+    assert_eq!(ask(&daemon, &brief, "GET", BASE).status, 200);
+    assert!(stream.read_to_close().is_ok_and(|heard| heard.starts_with(b"HTTP/1.1 200")), "and it ends with the token");
+    assert_eq!(ask(&daemon, &brief, "GET", BASE).status, 401);
+
+    let listed = |daemon: &Daemon, name: &str| {
+        let all = daemon.cli_json(&["token", "ls"]);
+        all.as_array().and_then(|all| all.iter().find(|token| token["name"] == name)).cloned().expect("in the list")
+    };
+    let of_brief = listed(&daemon, "brief");
+    assert!(of_brief["expires_at"].is_string() && of_brief["last_used_at"].is_string(), "{of_brief}");
+    assert!(listed(&daemon, "worker")["last_used_at"].is_null());
+
+    let rotate = |daemon: &Daemon, more: &[&str]| {
+        let rotated = daemon.cli_json(&[&["token", "rotate", "worker"], more].concat());
+        rotated["token"].as_str().expect("a token").to_string()
+    };
+    let second = rotate(&daemon, &[]);
+    assert_eq!(ask(&daemon, &worker, "GET", BASE).status, 401, "dead at once");
+    let third = rotate(&daemon, &["--grace", "1h"]);
+    for token in [&second, &third] {
+        assert_eq!(ask(&daemon, token, "GET", BASE).status, 200);
+    }
+    assert!(daemon.stop().success());
+    daemon.start_again();
+    for (token, status) in [(&brief, 401), (&worker, 401), (&second, 200), (&third, 200)] {
+        assert_eq!(ask(&daemon, token, "GET", BASE).status, status, "also after a restart");
+    }
+    let of_worker = listed(&daemon, "worker");
+    assert!(of_worker["expires_at"].is_string() && of_worker["previous_until"].is_string(), "{of_worker}");
+    let admin = daemon.cli(&["token", "rotate", "admin"]);
+    assert!(!admin.status.success(), "that one belongs to the data directory");
+}
+
+#[test]
 fn without_authentication_a_loopback_listener_serves_everybody_and_a_public_one_does_not_start() {
     let daemon = Daemon::with("STDIOD_AUTH", "off").start();
     assert_eq!(ask(&daemon, "", "GET", BASE).status, 200);
 
-    let public = daemon.command(&["serve"]).env("STDIOD_LISTEN", "0.0.0.0:0").output().expect("it runs");
+    let public = daemon
+        .command(&["serve"])
+        .env("STDIOD_LISTEN", "0.0.0.0:0")
+        .env("STDIOD_INSECURE_HTTP", "true")
+        .output()
+        .expect("it runs");
     assert_eq!(public.status.code(), Some(2), "{public:?}");
     let told = String::from_utf8_lossy(&public.stderr);
     assert!(told.contains("auth"), "{told}");

@@ -285,5 +285,9 @@ pub fn token(name: &str, byte: u8) -> Token {
         scopes: vec!["admin:read".to_string(), "mcp:call".to_string()],
         servers: vec!["time".to_string()],
         created_unix_ms: 1_700_000_000_999,
+        expires_unix_ms: Some(1_900_000_000_123),
+        last_used_unix_ms: Some(1_800_000_000_456),
+        previous: Some(([byte + 100; 32], 1_850_000_000_789)),
+        rate_limit: Some(stdiod::model::rate::RateLimit { per_second: 5, burst: 7 }),
     }
 }

@@ -5,6 +5,7 @@
 #![allow(dead_code, unused_macros, unused_imports)] // each test binary uses its own part
 
 pub mod census;
+pub mod certificates;
 pub mod definitions;
 mod disk;
 pub mod http;
@@ -12,6 +13,7 @@ pub mod machines;
 pub mod mcp;
 pub mod postgres;
 pub mod registry;
+pub mod secure;
 pub mod world;
 
 pub use definitions::{conformance, inside, python, python_with, tiny};

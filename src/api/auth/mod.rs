@@ -1,8 +1,10 @@
 //! Who asks, and what they may do. Owns the table of bearer tokens by their SHA-256; holds no token itself but what a
 //! connection has shown. Finding one costs a hash and a lookup, so that its time tells nothing about tokens that are there.
 
+pub mod certificate;
 pub mod proof;
 
+pub use crate::api::auth::certificate::CertificateRule;
 use crate::api::auth::proof::{Challenge, TokenId};
 use crate::limits::NAME_MAX;
 use crate::model::fault::{Code, Fault};
@@ -21,6 +23,8 @@ pub enum Peer {
     Token,
     /// Authentication is off on this TCP listener: anybody on this machine, and any web page in a browser on it.
     Open,
+    /// The same on a listener that speaks TLS.
+    OpenTls,
     /// Authentication is off on this unix socket, or the kernel vouches for root or the daemon's own user.
     Trusted,
 }
@@ -34,6 +38,8 @@ pub struct Tokens {
     by_name: BTreeMap<String, Arc<Known>>,
     /// By what clients call a token that they do not send yet.
     by_id: HashMap<TokenId, Arc<Known>>,
+    /// When each was last used, by name.
+    used: HashMap<Arc<str>, Used>,
     /// Counts the changes.
     edition: u64,
     /// The store has not been read: there may be others that are good.
@@ -47,12 +53,23 @@ pub struct Shown {
     header: Vec<u8>,
     edition: u64,
     who: Option<Principal>,
+    /// Whom its certificate stands for.
+    certified: Option<Principal>,
 }
 
 impl Shown {
+    /// It came with a certificate that a rule is for.
+    pub fn certify(&mut self, who: Principal) {
+        self.certified = Some(who);
+    }
+
+    pub fn certified(&self) -> Option<&Principal> {
+        self.certified.as_ref()
+    }
+
     /// Whoever it was with its last request that showed anything.
     pub fn who(&self) -> Option<&Principal> {
-        self.who.as_ref()
+        self.who.as_ref().or(self.certified.as_ref())
     }
 }
 
@@ -60,6 +77,13 @@ impl Shown {
 struct Known {
     token: Token,
     principal: Principal,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Used {
+    unix_ms: Option<u64>,
+    /// The store does not have it yet.
+    unsaved: bool,
 }
 
 impl Tokens {
@@ -77,25 +101,121 @@ impl Tokens {
         if self.by_name.contains_key(&token.name) || self.by_hash.contains_key(&token.hash) {
             return false;
         }
+        let name: Arc<str> = token.name.as_str().into();
+        self.used.insert(Arc::clone(&name), Used { unix_ms: token.last_used_unix_ms, unsaved: false });
+        let hashes: Vec<[u8; 32]> =
+            std::iter::once(token.hash).chain(token.previous.map(|(previous, _)| previous)).collect();
+        self.know(token, name, &hashes);
+        true
+    }
+
+    /// `name`: whoever holds this very one is still the same. `hashes`: which of its secrets open anything.
+    fn know(&mut self, token: Token, name: Arc<str>, hashes: &[[u8; 32]]) {
+        self.edition += 1;
         let principal = Principal {
-            name: token.name.as_str().into(),
+            name,
             scopes: Scopes::of(&token.scopes),
             servers: token.servers.clone().into(),
+            rate_limit: token.rate_limit,
         };
-        self.edition += 1;
         let known = Arc::new(Known { token, principal });
-        self.by_hash.insert(known.token.hash, known.clone());
-        self.by_id.insert(proof::token_id(&known.token.hash), known.clone());
+        for hash in hashes {
+            self.by_hash.insert(*hash, known.clone());
+            self.by_id.insert(proof::token_id(hash), known.clone());
+        }
         self.by_name.insert(known.token.name.clone(), known);
-        true
     }
 
     pub fn remove(&mut self, name: &str) -> Option<Token> {
         let known = self.by_name.remove(name)?;
         self.edition += 1;
-        self.by_hash.remove(&known.token.hash);
-        self.by_id.remove(&proof::token_id(&known.token.hash));
+        self.forget_hashes(&known.token);
+        self.used.remove(name);
         Some(known.token.clone())
+    }
+
+    fn forget_hashes(&mut self, token: &Token) {
+        for hash in std::iter::once(token.hash).chain(token.previous.map(|(previous, _)| previous)) {
+            self.by_hash.remove(&hash);
+            self.by_id.remove(&proof::token_id(&hash));
+        }
+    }
+
+    /// The same name with another secret. Whoever uses the old one stays who they are as long as that goes on.
+    pub fn rotate(&mut self, token: Token) {
+        let Some(old) = self.by_name.get(&token.name).cloned() else { return };
+        self.forget_hashes(&old.token);
+        let name = match token.previous {
+            Some(_) => Arc::clone(&old.principal.name),
+            None => token.name.as_str().into(),
+        };
+        let hashes: Vec<[u8; 32]> =
+            std::iter::once(token.hash).chain(token.previous.map(|(previous, _)| previous)).collect();
+        self.know(token, name, &hashes);
+    }
+
+    // --- their ends -------------------------------------------------------------------------------------------------
+
+    /// The next moment at which a secret ends.
+    pub fn next_end(&self) -> Option<u64> {
+        let live = |known: &&Arc<Known>| self.by_hash.contains_key(&known.token.hash);
+        let ends = self.by_name.values().filter(live).flat_map(|known| {
+            let Token { expires_unix_ms, previous, .. } = &known.token;
+            [*expires_unix_ms, previous.map(|(_, until)| until)]
+        });
+        ends.flatten().min()
+    }
+
+    /// Lets every secret end whose time has come; the names of those. An expired token is worth nothing, and stays in the
+    /// list until it is revoked.
+    pub fn expire(&mut self, now_unix_ms: u64) -> Vec<String> {
+        let is_over = |at: u64| at <= now_unix_ms;
+        let ended = self.by_name.values().filter(|known| {
+            let live = self.by_hash.contains_key(&known.token.hash);
+            let Token { expires_unix_ms, previous, .. } = &known.token;
+            (live && expires_unix_ms.is_some_and(is_over)) || previous.is_some_and(|(_, until)| is_over(until))
+        });
+        let ended: Vec<String> = ended.map(|known| known.token.name.clone()).collect();
+        for name in &ended {
+            let mut token = self.by_name[name].token.clone();
+            self.forget_hashes(&token);
+            token.previous = token.previous.filter(|(_, until)| !is_over(*until));
+            let expired = token.expires_unix_ms.is_some_and(is_over);
+            let hashes: Vec<[u8; 32]> = match expired {
+                true => Vec::new(),
+                false => std::iter::once(token.hash).chain(token.previous.map(|(previous, _)| previous)).collect(),
+            };
+            self.know(token, name.as_str().into(), &hashes);
+        }
+        ended
+    }
+
+    // --- their use --------------------------------------------------------------------------------------------------
+
+    /// True: it is the first use since `take_used`.
+    pub fn used(&mut self, who: &Principal, now_unix_ms: u64) -> bool {
+        let Some(used) = self.used.get_mut(&*who.name) else { return false };
+        used.unix_ms = Some(now_unix_ms);
+        !std::mem::replace(&mut used.unsaved, true)
+    }
+
+    /// The names of those whose last use the store does not have.
+    pub fn take_used(&mut self) -> Vec<String> {
+        let unsaved =
+            |(name, used): (&Arc<str>, &mut Used)| std::mem::take(&mut used.unsaved).then(|| name.to_string());
+        let mut names: Vec<String> = self.used.iter_mut().filter_map(unsaved).collect();
+        names.sort();
+        names
+    }
+
+    /// With its last use, as it is to be stored and shown.
+    pub fn current(&self, name: &str) -> Option<Token> {
+        self.by_name.get(name).map(|known| self.with_use(known))
+    }
+
+    fn with_use(&self, known: &Known) -> Token {
+        let last_used_unix_ms = self.used.get(known.token.name.as_str()).and_then(|used| used.unix_ms);
+        Token { last_used_unix_ms, ..known.token.clone() }
     }
 
     pub fn get(&self, name: &str) -> Option<&Token> {
@@ -103,8 +223,8 @@ impl Tokens {
     }
 
     /// By name.
-    pub fn list(&self) -> impl Iterator<Item = &Token> {
-        self.by_name.values().map(|known| &known.token)
+    pub fn list(&self) -> impl Iterator<Item = Token> {
+        self.by_name.values().map(|known| self.with_use(known))
     }
 
     pub fn len(&self) -> usize {
@@ -125,7 +245,7 @@ impl Tokens {
     pub fn still_knows(&self, who: &Principal) -> bool {
         match self.by_name.get(&*who.name) {
             Some(known) => Arc::ptr_eq(&known.principal.name, &who.name),
-            None => who.name == Principal::anonymous().name,
+            None => who.name == Principal::anonymous().name || who.name.starts_with(certificate::PREFIX),
         }
     }
 
@@ -173,7 +293,7 @@ impl Tokens {
             let why = "tokens are not known yet: the daemon is starting, or its database is away";
             return Fault::new(Code::StoreUnavailable, why).retry_after_ms(1_000);
         }
-        unauthorized("this token is not known, or was revoked")
+        unauthorized("this token is not known, was revoked, or has expired")
     }
 }
 
@@ -231,7 +351,7 @@ pub fn refuse_foreign_pages(request: &Request<'_>, peer: Peer) -> Result<(), Fau
         return foreign("under a name that could be anybody's");
     }
     if let Some(origin) = request.header("origin")
-        && !is_own_origin(origin, host)
+        && !is_own_origin(origin, host, peer)
     {
         return foreign("from a foreign web page (Origin)");
     }
@@ -250,10 +370,13 @@ pub fn refuse_foreign_pages(request: &Request<'_>, peer: Peer) -> Result<(), Fau
     Ok(())
 }
 
-/// Listeners speak plain HTTP, and whoever reaches one names it in `Host`, port and all.
-fn is_own_origin(origin: &[u8], host: &str) -> bool {
-    let (scheme, authority) = origin.split_at(origin.len().min("http://".len()));
-    scheme == b"http://" && !host.is_empty() && authority.eq_ignore_ascii_case(host.as_bytes())
+/// Whoever reaches a listener names it in `Host`, port and all.
+fn is_own_origin(origin: &[u8], host: &str, peer: Peer) -> bool {
+    let authority = match peer {
+        Peer::OpenTls => origin.strip_prefix(b"https://"),
+        Peer::Open | Peer::Trusted | Peer::Token => origin.strip_prefix(b"http://"),
+    };
+    authority.is_some_and(|authority| !host.is_empty() && authority.eq_ignore_ascii_case(host.as_bytes()))
 }
 
 /// Of a page on this machine. Another machine's address is as foreign as its name: a page can be anywhere.
@@ -294,7 +417,7 @@ mod tests {
             hash: hash(secret.as_bytes()),
             scopes: owned(scopes),
             servers: owned(servers),
-            created_unix_ms: 0,
+            ..Token::default()
         }
     }
 
@@ -362,7 +485,7 @@ mod tests {
         assert!(tokens.insert(token("agent", "s2", &[], &[])), "its name and hash are free again");
         assert!(!tokens.insert(token("agent", "s9", &[], &[])));
         assert!(!tokens.insert(token("other", "s2", &[], &[])));
-        assert_eq!(tokens.list().map(|token| token.name.as_str()).collect::<Vec<_>>(), ["admin", "agent"]);
+        assert_eq!(tokens.list().map(|token| token.name).collect::<Vec<_>>(), ["admin", "agent"]);
         assert_eq!(tokens.len(), 2);
     }
 
@@ -388,7 +511,7 @@ mod tests {
             (&["mcp:call"], &[Nothing, Call, ReadOrCall]),
             (&["ADMIN:WRITE", "admin", "*"], &[Nothing]),
         ] {
-            let who = Principal { name: "x".into(), scopes: Scopes::of(scopes), servers: Arc::default() };
+            let who = Principal { name: "x".into(), scopes: Scopes::of(scopes), ..Principal::nobody() };
             for need in needs {
                 assert_eq!(who.permit(need).is_ok(), granted.contains(&need), "{scopes:?} {need:?}");
             }
@@ -449,6 +572,9 @@ mod tests {
                 }
             }
         }
+        let (at_tls, host) = (|origin: &str| page(Peer::OpenTls, "localhost:1", origin, ""), "localhost:1");
+        assert_eq!(at_tls(&format!("Origin: https://{host}\r\n")), Ok(()));
+        assert_eq!(at_tls(&format!("Origin: http://{host}\r\n")), Err(Code::Forbidden));
         for host in ["evil.example", "evil.example:8480", "127.0.0.1.evil.example", "localhost."] {
             assert_eq!(page(Peer::Open, host, "", ""), Err(Code::Forbidden), "{host}");
             assert_eq!(page(Peer::Trusted, host, "", ""), Err(Code::Forbidden), "{host}");
@@ -490,6 +616,66 @@ mod tests {
         }
         assert_eq!(page(Peer::Open, "localhost:1", "", "{}"), Err(Code::UnsupportedMediaType));
         assert_eq!(page(Peer::Open, "localhost:1", "", ""), Ok(()), "no body has no type");
+    }
+
+    fn knows(tokens: &Tokens, secret: &str) -> bool {
+        tokens.authenticate(Some(format!("Bearer {secret}").as_bytes())).is_ok()
+    }
+
+    #[test]
+    fn a_token_ends_when_its_time_has_come_and_stays_in_the_list() {
+        let mut tokens = table();
+        assert!(tokens.insert(Token { expires_unix_ms: Some(5_000), ..token("brief", "s5", &["mcp:call"], &[]) }));
+        assert!(tokens.insert(Token { expires_unix_ms: Some(9_000), ..token("later", "s6", &["mcp:call"], &[]) }));
+        let brief = tokens.authenticate(Some(b"Bearer s5")).unwrap();
+        assert_eq!(tokens.next_end(), Some(5_000));
+        assert_eq!(tokens.expire(4_999), Vec::<String>::new());
+        assert!(knows(&tokens, "s5") && tokens.still_knows(&brief));
+        let edition = tokens.edition();
+        assert_eq!(tokens.expire(5_000), ["brief"]);
+        assert!(!knows(&tokens, "s5") && knows(&tokens, "s6") && !tokens.still_knows(&brief));
+        assert!(tokens.edition() != edition, "whoever was recognised is looked at again");
+        assert_eq!((tokens.next_end(), tokens.expire(5_001)), (Some(9_000), vec![]));
+        assert!(tokens.list().any(|token| token.name == "brief"), "until it is revoked");
+        assert!(!tokens.insert(token("brief", "s9", &[], &[])));
+        assert!(tokens.remove("brief").is_some());
+        assert_eq!(tokens.expire(u64::MAX), ["later"]);
+        assert_eq!(tokens.next_end(), None);
+    }
+
+    #[test]
+    fn a_rotated_token_has_one_secret_at_once_or_two_for_a_while() {
+        let mut tokens = table();
+        let old = tokens.authenticate(Some(b"Bearer s2")).unwrap();
+        let fresh = |secret: &str, previous| Token { previous, ..token("agent", secret, &["mcp:call"], &["time"]) };
+        tokens.rotate(fresh("s3", None));
+        assert!(!knows(&tokens, "s2") && knows(&tokens, "s3") && !tokens.still_knows(&old), "dead at once");
+        let old = tokens.authenticate(Some(b"Bearer s3")).unwrap();
+        tokens.rotate(fresh("s4", Some((hash(b"s3"), 7_000))));
+        assert!(knows(&tokens, "s3") && knows(&tokens, "s4") && tokens.still_knows(&old));
+        assert_eq!(tokens.next_end(), Some(7_000));
+        assert_eq!(tokens.expire(7_000), ["agent"]);
+        assert!(!knows(&tokens, "s3") && knows(&tokens, "s4") && !tokens.still_knows(&old));
+        assert_eq!((tokens.next_end(), tokens.current("agent").unwrap().previous), (None, None));
+        // Revoked in the middle of it, both are.
+        tokens.rotate(fresh("s5", Some((hash(b"s4"), 9_000))));
+        tokens.remove("agent");
+        assert!(!knows(&tokens, "s4") && !knows(&tokens, "s5"));
+        tokens.rotate(fresh("s6", None));
+        assert!(!knows(&tokens, "s6"), "nothing is left to be rotated");
+    }
+
+    #[test]
+    fn the_last_use_is_known_and_saved_once_in_a_while() {
+        let mut tokens = table();
+        let agent = tokens.authenticate(Some(b"Bearer s2")).unwrap();
+        assert!(tokens.used(&agent, 1_000) && !tokens.used(&agent, 2_000), "the first since it was saved");
+        assert!(!tokens.used(&Principal::anonymous(), 2_000), "no token");
+        assert_eq!(tokens.take_used(), ["agent"]);
+        assert_eq!(tokens.take_used(), Vec::<String>::new());
+        assert_eq!(tokens.current("agent").unwrap().last_used_unix_ms, Some(2_000));
+        assert_eq!(tokens.current("admin").unwrap().last_used_unix_ms, None);
+        assert!(tokens.used(&agent, 3_000));
     }
 
     #[test]

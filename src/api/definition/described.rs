@@ -3,8 +3,8 @@
 //! of the rest. Rules between fields are said in words.
 
 use crate::limits::{
-    self, CMD_ARGS_MAX, EGRESS_MAX, ENV_MAX, FILES_MAX, IMAGE_REFERENCE_MAX, NAME_MAX, PATH_MAX, PORTS_MAX, STRING_MAX,
-    TOKEN_SERVERS_MAX, VOLUMES_MAX, WAIT_MS,
+    self, CMD_ARGS_MAX, EGRESS_MAX, ENV_MAX, FILES_MAX, IMAGE_REFERENCE_MAX, NAME_MAX, PATH_MAX, PORTS_MAX, RATE_MAX,
+    STRING_MAX, TOKEN_SERVERS_MAX, VOLUMES_MAX, WAIT_MS,
 };
 use crate::model::definition::{CrashLoop, Health, ResourceLimits};
 use crate::model::principal::Scopes;
@@ -239,7 +239,7 @@ pub const CALL: [Described; 3] = [
     field("timeout_ms", "Default: `timeouts.request_ms` of the server.", wait),
 ];
 
-pub const TOKEN: [Described; 3] = [
+pub const TOKEN: [Described; 5] = [
     field("name", "Unique.", || {
         let pattern = format!("^[A-Za-z0-9][A-Za-z0-9_.@-]{{0,{}}}$", NAME_MAX - 1);
         json!({"type": "string", "pattern": pattern, "not": {"enum": ["anonymous", "nobody"]}, "examples": ["ci"]})
@@ -252,7 +252,20 @@ pub const TOKEN: [Described; 3] = [
         json!({"type": "array", "items": server_name(), "minItems": 1, "uniqueItems": true,
             "maxItems": TOKEN_SERVERS_MAX, "examples": [["weather"]]})
     }),
+    field("expires", "How long it is good, from now on; default: without end.", lifetime),
+    field("rate_limit", "How many calls and lists it may make.", || {
+        let count = json!({"type": "integer", "minimum": 1, "maximum": RATE_MAX});
+        json!({"type": "object", "properties": {"per_second": count, "burst": count}, "required": ["per_second"],
+            "additionalProperties": false, "examples": [{"per_second": 5}]})
+    }),
 ];
+
+pub const ROTATION: [Described; 1] =
+    [field("grace", "How long the old secret is still good; default: not at all.", lifetime)];
+
+fn lifetime() -> Value {
+    json!({"type": "string", "pattern": "^[1-9][0-9]{0,2}[smhd]$", "examples": ["12h"]})
+}
 
 // --- kinds of values --------------------------------------------------------------------------------------------------
 

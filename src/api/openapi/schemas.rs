@@ -27,6 +27,7 @@ fn sent() -> Vec<(&'static str, Value)> {
         ("Change", change()),
         ("Call", described::object(&described::CALL, &["method"])),
         ("NewToken", described::object(&described::TOKEN, &["name", "scopes"])),
+        ("Rotation", described::object(&described::ROTATION, &[])),
         ("McpMessage", json!({"type": ["object", "array"], "description": message})),
         ("McpOneMessage", json!({"type": "object", "description": "One JSON-RPC message of MCP."})),
     ]
@@ -166,6 +167,9 @@ fn token_fields() -> Vec<Shown> {
         ("scopes", "What it opens.", texts()),
         ("servers", "The only ones that exist for it; empty: all.", texts()),
         ("created_at", "When it was made.", time()),
+        ("expires_at", "When it ends, if it does.", or_null(time())),
+        ("last_used_at", "When it was last shown.", or_null(time())),
+        ("previous_until", "How long the secret before is still good.", or_null(time())),
     ]
 }
 
@@ -318,6 +322,7 @@ pub fn examples(schema: &str) -> Value {
             one("echo", json!({"method": "tools/call", "params": {"name": "echo", "arguments": {"text": "hello"}}}))
         }
         "CallResult" => one("echo", json!({"result": {"content": [{"type": "text", "text": "hello"}]}, "error": null})),
+        "Rotation" => one("slow", json!({"grace": "1h"})),
         "NewToken" => one("agent", json!({"name": "ci", "scopes": ["mcp:call"], "servers": ["weather"]})),
         "Token" | "TokenCreated" => {
             let mut created = token;

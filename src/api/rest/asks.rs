@@ -1,20 +1,20 @@
 //! From a request to what it asks, one function for each row of the table of routes that is not MCP. Owns bodies, media
 //! types and the form of logs. Whoever sends the request is known and may ask this; a call's `params` stay a slice of it.
 
-use crate::api::auth;
 use crate::api::auth::proof::Challenge;
 use crate::api::definition::described;
 use crate::api::definition::fields;
-use crate::api::definition::strict_json::{self, Field, Fields};
+use crate::api::definition::strict_json;
 use crate::api::mcp::{EVENTS, forwarding};
 use crate::api::openapi;
 use crate::api::request::{Ask, Change, LogFormat, ServerRef};
 use crate::api::rest::Interpreted;
 use crate::api::rest::query::Query;
 use crate::api::rest::render::{JSON, response};
-use crate::limits::{TOKEN_SERVERS_MAX, WAIT_MS};
+use crate::api::tokens;
+use crate::limits::WAIT_MS;
 use crate::model::fault::{Code, Fault, Outcome};
-use crate::model::principal::{Principal, Scopes};
+use crate::model::principal::Principal;
 use crate::wire::http_in::{Method, Request, is_media};
 use crate::wire::http_out::Response;
 use crate::wire::json::Json;
@@ -191,40 +191,22 @@ fn check_method(method: Json<'_>) -> Result<(), Fault> {
 
 // --- tokens ---------------------------------------------------------------------------------------------------------
 
-/// The fields of a new token.
-const TOKEN: &[&str] = &described::names(&described::TOKEN);
-
 pub fn token_list<'a>(incoming: Incoming<'_, 'a>) -> Asked<'a> {
     incoming.asks(Ask::TokenList)
 }
 
 pub fn token_create<'a>(incoming: Incoming<'_, 'a>) -> Asked<'a> {
-    let mut fields = Fields::of(strict_json::object(incoming.body()?)?, TOKEN)?;
-    let name = fields.required("name")?.parse(auth::token_name)?;
-    let scopes = names(fields.required("scopes")?, Scopes::NAMES.len(), |text| match Scopes::NAMES.contains(&text) {
-        true => Ok(text.to_string()),
-        false => Err(format!("expected one of {}", Scopes::NAMES.join(", "))),
-    })?;
-    incoming.who.may_grant(Scopes::of(&scopes))?;
-    let mut servers = Vec::new();
-    fields.set("servers", &mut servers, &Vec::new(), |field| names(field, TOKEN_SERVERS_MAX, fields::server_name))?;
-    fields.finish();
-    incoming.asks(Ask::TokenCreate { name, scopes, servers })
+    let ask = tokens::create(incoming.body()?, &incoming.who)?;
+    incoming.asks(ask)
+}
+
+pub fn token_rotate<'a>(name: String, incoming: Incoming<'_, 'a>) -> Asked<'a> {
+    let grace_ms = tokens::grace(incoming.body()?)?;
+    incoming.asks(Ask::TokenRotate { name, grace_ms })
 }
 
 pub fn token_revoke<'a>(name: String, incoming: Incoming<'_, 'a>) -> Asked<'a> {
     incoming.asks(Ask::TokenRevoke { name })
-}
-
-/// A list of different words. An empty one is refused: it could be read as none or as all.
-fn names(field: Field, max: usize, rule: fn(&str) -> Result<String, String>) -> Result<Vec<String>, Fault> {
-    let path = field.path.clone();
-    let names = field.list(max)?.into_iter().map(|item| item.parse(rule)).collect::<Result<Vec<_>, _>>()?;
-    let twice = names.iter().enumerate().any(|(at, name)| names[..at].contains(name));
-    match names.is_empty() || twice {
-        true => Err(Fault::field(&path, "must have at least one item, and none twice")),
-        false => Ok(names),
-    }
 }
 
 #[cfg(test)]

@@ -111,8 +111,11 @@ pub fn identify(
         return Ok(Principal::nobody());
     }
     let who = match (peer, request.header("authorization")) {
-        (Peer::Token, header) | (Peer::Open | Peer::Trusted, header @ Some(_)) => tokens.recognise(header, shown)?,
-        (Peer::Open | Peer::Trusted, None) => {
+        (Peer::Token, None) if shown.certified().is_some() => shown.certified().cloned().expect("just seen"),
+        (Peer::Token, header) | (Peer::Open | Peer::OpenTls | Peer::Trusted, header @ Some(_)) => {
+            tokens.recognise(header, shown)?
+        }
+        (Peer::Open | Peer::OpenTls | Peer::Trusted, None) => {
             auth::refuse_foreign_pages(request, *peer)?;
             Principal::anonymous()
         }
@@ -137,7 +140,7 @@ mod tests {
             let owned = |names: &[&str]| names.iter().map(|name| name.to_string()).collect();
             let hash = auth::hash(format!("{name}-secret").as_bytes());
             let token =
-                Token { name: name.into(), hash, scopes: owned(scopes), servers: owned(servers), created_unix_ms: 0 };
+                Token { name: name.into(), hash, scopes: owned(scopes), servers: owned(servers), ..Token::default() };
             assert!(tokens.insert(token));
         };
         add("admin", &["admin:write", "mcp:call"], &[]);
@@ -240,7 +243,7 @@ mod tests {
             (
                 "POST /api/v1/tokens",
                 r#"{"name":"ci","scopes":["mcp:call"],"servers":["a"]}"#,
-                r#"anonymous TokenCreate { name: "ci", scopes: ["mcp:call"], servers: ["a"] }"#,
+                r#"anonymous TokenCreate { wanted: TokenWanted { name: "ci", scopes: ["mcp:call"], servers: ["a"], lifetime_ms: None, rate_limit: None } }"#,
             ),
             (
                 "PATCH /api/v1/mcp/servers/a",

@@ -10,10 +10,10 @@ use crate::api::request::LogFormat;
 use crate::api::response::Answer;
 use crate::api::route;
 use crate::api::status;
+use crate::api::tokens::TokenObject;
 use crate::model::fault::{self, Code, Fault};
 use crate::model::log::{LogEntry, LogSource};
 use crate::model::news::{News, NewsKind};
-use crate::model::records::Token;
 use crate::model::status::{Status, StatusView};
 use crate::wire::backlog::Shared;
 use crate::wire::http_out::Response;
@@ -85,7 +85,11 @@ pub fn render(answer: Answer) -> Response {
             let why = format!("not ready: {}", reasons.join("; "));
             refuse(&Fault::new(Code::Unavailable, why).with("reasons", reasons).retry_after_ms(1000))
         }
-        Answer::TokenCreated { token, secret } => {
+        Answer::TokenCreated { token, secret, rotated: true } => {
+            let body = to_json(&TokenObject { token: Some(&secret), ..TokenObject::of(&token) });
+            Response { headers: vec![("Cache-Control", "no-store".into())], ..response(200, JSON, body) }
+        }
+        Answer::TokenCreated { token, secret, rotated: false } => {
             let location = format!("{}/{}", route::TOKENS, token.name);
             let body = to_json(&TokenObject { token: Some(&secret), ..TokenObject::of(&token) });
             let headers = vec![("Location", location), ("Cache-Control", "no-store".into())];
@@ -194,28 +198,6 @@ fn list_body(views: &[StatusView]) -> Vec<u8> {
 }
 
 #[derive(Serialize)]
-struct TokenObject<'a> {
-    name: &'a str,
-    scopes: &'a [String],
-    servers: &'a [String],
-    created_at: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    token: Option<&'a str>,
-}
-
-impl TokenObject<'_> {
-    fn of(token: &Token) -> TokenObject<'_> {
-        TokenObject {
-            name: &token.name,
-            scopes: &token.scopes,
-            servers: &token.servers,
-            created_at: rfc3339(token.created_unix_ms),
-            token: None,
-        }
-    }
-}
-
-#[derive(Serialize)]
 struct LogObject<'a> {
     at: String,
     instance: Option<u64>,
@@ -264,6 +246,7 @@ mod tests {
     use crate::api::rest::tests::{NAMED, asked, sent};
     use crate::api::status::tests::{definition, view};
     use crate::ids::InstanceId;
+    use crate::model::records::Token;
     use crate::model::status::Usage;
     use serde_json::Value;
 
@@ -317,13 +300,14 @@ mod tests {
             name: "ci".into(),
             hash: [7; 32],
             scopes: vec!["mcp:call".into()],
-            servers: Vec::new(),
-            created_unix_ms: 0,
+            expires_unix_ms: Some(1),
+            previous: Some(([8; 32], 2)),
+            ..Token::default()
         };
-        let shown =
-            json!({"name": "ci", "scopes": ["mcp:call"], "servers": [], "created_at": "1970-01-01T00:00:00.000Z"});
+        let shown = json!({"name": "ci", "scopes": ["mcp:call"], "servers": [], "created_at": "1970-01-01T00:00:00.000Z",
+            "expires_at": "1970-01-01T00:00:00.001Z", "last_used_at": null, "previous_until": "1970-01-01T00:00:00.002Z"});
         assert_eq!(body(&render(Answer::Tokens(vec![token.clone()]))), json!([shown]));
-        let created = render(Answer::TokenCreated { token, secret: "s".into() });
+        let created = render(Answer::TokenCreated { token, secret: "s".into(), rotated: false });
         assert_eq!((created.status, header(&created, "Cache-Control")), (201, Some("no-store")));
         assert_eq!(body(&created)["token"], json!("s"));
     }

@@ -191,19 +191,38 @@ const OF_SHORT: &[Path] = &[
     Path { rest: "/messages", rows: OLD_POST },
 ];
 
-const OF_TOKEN: &[Path] = &[Path {
-    rest: "",
-    rows: &[Row {
-        method: Delete,
-        needs: Need::TokensWrite,
-        query: &[],
-        reader: Reader::OfToken(asks::token_revoke),
-        summary: "Revoke a token",
-        body: None,
-        answers: &[Success { status: 204, about: "It opens nothing any more.", content: &[] }],
-        faults: &[Code::NotFound, Code::StoreUnavailable],
-    }],
-}];
+const OF_TOKEN: &[Path] = &[
+    Path {
+        rest: "",
+        rows: &[Row {
+            method: Delete,
+            needs: Need::TokensWrite,
+            query: &[],
+            reader: Reader::OfToken(asks::token_revoke),
+            summary: "Revoke a token",
+            body: None,
+            answers: &[Success { status: 204, about: "It opens nothing any more.", content: &[] }],
+            faults: &[Code::NotFound, Code::StoreUnavailable],
+        }],
+    },
+    Path {
+        rest: "/rotate",
+        rows: &[Row {
+            method: Post,
+            needs: Need::TokensWrite,
+            query: &[],
+            reader: Reader::OfToken(asks::token_rotate),
+            summary: "Give a token a new secret",
+            body: Some("Rotation"),
+            answers: &[Success {
+                status: 200,
+                about: "The only time that the new secret is shown.",
+                content: &[Media::Json("TokenCreated")],
+            }],
+            faults: &[Code::NotFound, Code::StoreUnavailable],
+        }],
+    },
+];
 
 const FIXED: &[Path] = &[
     Path { rest: SERVERS, rows: ALL_SERVERS },

@@ -52,8 +52,13 @@ fn endpoint(common: &Common, what: &str) -> Result<(Api, String), Error> {
     }
     let (base, path) = split_url(what).map_err(|remedy| Error::Usage(format!("`{what}` is no address: {remedy}")))?;
     let url = Some(base.to_string());
-    let common =
-        Common { config: common.config.clone(), url, token_file: common.token_file.clone(), json: common.json };
+    let common = Common {
+        config: common.config.clone(),
+        url,
+        token_file: common.token_file.clone(),
+        json: common.json,
+        ca: common.ca.clone(),
+    };
     let api = Api::new(&common)?;
     if let Some(name) = path.strip_prefix("/mcp/").filter(|name| !name.contains('/')) {
         must_be_there(&api, name)?;

@@ -1,6 +1,7 @@
 //! The client against servers that are honest, slow, broken or gone.
 
 use super::*;
+use crate::cli::trust::Trust;
 use crate::limits::CLIENT_HEAD_MAX;
 use std::io::BufRead;
 use std::net::TcpListener;
@@ -29,7 +30,7 @@ fn peer(pieces: Vec<Vec<u8>>) -> (Target, JoinHandle<String>) {
         }
         asked
     });
-    (Target::Tcp { host: "127.0.0.1".to_string(), port }, served)
+    (Target::Tcp { host: "127.0.0.1".to_string(), port, tls: false }, served)
 }
 
 /// What a daemon that knows this token says, if `asked` is the question whether it does.
@@ -66,7 +67,7 @@ fn read_request(stream: &mut impl Read) -> String {
 
 fn ask(answer: &[u8]) -> Result<Answer, HttpError> {
     let (target, served) = peer(vec![answer.to_vec()]);
-    let got = Client::new(target, None).send(&get("/x"));
+    let got = Client::new(target, None, Trust::default()).send(&get("/x"));
     served.join().unwrap();
     got
 }
@@ -75,7 +76,7 @@ fn ask(answer: &[u8]) -> Result<Answer, HttpError> {
 fn a_request_carries_host_token_and_length() {
     let (target, served) = peer(vec![b"HTTP/1.1 204 No Content\r\n\r\n".to_vec()]);
     let authority = target.authority();
-    let client = Client::new(target, Some("sesame".to_string()));
+    let client = Client::new(target, Some("sesame".to_string()), Trust::default());
     let answer = client.send(&Request { method: "POST", body: Some(b"{}"), ..get("/a%20b?c=d") }).unwrap();
     assert_eq!((answer.head.status, answer.body.len()), (204, 0));
     let asked = served.join().unwrap();
@@ -105,7 +106,7 @@ fn an_answer_does_not_depend_on_where_its_bytes_are_split() {
     let whole = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\nA\r\nlo, world!\r\n0\r\n\r\n";
     for step in [1, 2, 7] {
         let (target, served) = peer(whole.chunks(step).map(<[u8]>::to_vec).collect());
-        let answer = Client::new(target, None).send(&get("/")).unwrap();
+        let answer = Client::new(target, None, Trust::default()).send(&get("/")).unwrap();
         assert_eq!((answer.head.status, answer.body.as_slice()), (200, b"hello, world!".as_slice()), "step {step}");
         served.join().unwrap();
     }
@@ -123,7 +124,7 @@ fn a_stream_is_read_while_it_is_written() {
         gone.recv().unwrap();
         stream.write_all(b"7\r\nsecond\n\r\n0\r\n\r\n").unwrap();
     });
-    let client = Client::new(Target::Tcp { host: "127.0.0.1".to_string(), port }, None);
+    let client = Client::new(Target::Tcp { host: "127.0.0.1".to_string(), port, tls: false }, None, Trust::default());
     let mut lines = client.open(&get("/")).unwrap().body.lines();
     assert_eq!(lines.next().unwrap().unwrap(), "first");
     go.send(()).unwrap();
@@ -157,7 +158,11 @@ fn a_broken_answer_is_an_error_and_never_a_panic() {
 fn a_silent_daemon_is_given_up_after_the_patience() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    let client = Client::new(Target::Tcp { host: "127.0.0.1".to_string(), port }, Some("sesame".to_string()));
+    let client = Client::new(
+        Target::Tcp { host: "127.0.0.1".to_string(), port, tls: false },
+        Some("sesame".to_string()),
+        Trust::default(),
+    );
     let patience = Duration::from_millis(50);
     let error = client.send(&Request { patience, ..get("/") }).unwrap_err();
     assert!(matches!(error, HttpError::TimedOut { .. }), "{error}");
@@ -167,10 +172,10 @@ fn a_silent_daemon_is_given_up_after_the_patience() {
 #[test]
 fn where_nobody_listens_the_error_says_how_to_start_a_daemon() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let client = Client::new(Target::Tcp { host: "127.0.0.1".to_string(), port }, None);
+    let client = Client::new(Target::Tcp { host: "127.0.0.1".to_string(), port, tls: false }, None, Trust::default());
     let said = client.send(&get("/")).unwrap_err().to_string();
     assert_eq!(said, format!("no daemon answers at http://127.0.0.1:{port} (is `stdiod serve` running?)"));
-    let client = Client::new(Target::Unix("/nonexistent/s.sock".into()), None);
+    let client = Client::new(Target::Unix("/nonexistent/s.sock".into()), None, Trust::default());
     assert!(client.send(&get("/")).unwrap_err().to_string().contains("unix:/nonexistent/s.sock"));
 }
 
@@ -180,13 +185,13 @@ fn addresses_are_read_and_written_back() {
         assert_eq!(Target::parse(url).unwrap().to_string(), url);
     }
     assert_eq!(Target::parse("http://h/").unwrap().to_string(), "http://h:80");
+    assert_eq!(Target::parse("https://h/").unwrap().to_string(), "https://h:443");
     for (url, local) in
         [("http://[::1]:1", true), ("http://localhost", true), ("http://10.0.0.1", false), ("unix:/s", true)]
     {
         assert_eq!(Target::parse(url).unwrap().is_local(), local, "{url}");
     }
-    for wrong in ["https://h", "h:80", "http://", "http://h/path", "http://u:p@h", "http://h:x", "unix:", "http://a b"]
-    {
+    for wrong in ["https://", "h:80", "http://", "http://h/path", "http://u:p@h", "http://h:x", "unix:", "http://a b"] {
         assert!(Target::parse(wrong).is_err(), "{wrong}");
     }
 }
@@ -196,7 +201,11 @@ fn the_control_socket_comes_first_then_other_unix_sockets_that_let_us_in_then_tc
     let scratch = nix::unistd::mkdtemp("/tmp/sd-way-XXXXXX").unwrap();
     let (control, other) = (scratch.join("control.sock"), scratch.join("s"));
     let way = |listen: &str| {
-        let pairs = [("STDIOD_LISTEN", listen.to_string()), ("STDIOD_DATA_DIR", scratch.display().to_string())];
+        let pairs = [
+            ("STDIOD_INSECURE_HTTP", "true".to_string()),
+            ("STDIOD_LISTEN", listen.to_string()),
+            ("STDIOD_DATA_DIR", scratch.display().to_string()),
+        ];
         let variables = pairs.into_iter().map(|(name, value)| (name.to_string(), value)).collect();
         Target::of(&Config::parse(None, &crate::config::Surroundings { variables, root: true }).unwrap()).to_string()
     };
@@ -237,7 +246,11 @@ fn whoever_does_not_prove_that_it_knows_the_token_does_not_get_it() {
             stream.read_to_string(&mut heard).unwrap();
             heard
         });
-        let client = Client::new(Target::Tcp { host: "127.0.0.1".to_string(), port }, Some("sesame".to_string()));
+        let client = Client::new(
+            Target::Tcp { host: "127.0.0.1".to_string(), port, tls: false },
+            Some("sesame".to_string()),
+            Trust::default(),
+        );
         let error = client.send(&Request { method: "POST", body: Some(b"secret"), ..get("/") }).unwrap_err();
         assert!(
             matches!(&error, HttpError::Unproven { doubt: told, .. } if *told == doubt),
@@ -256,7 +269,11 @@ fn whoever_does_not_prove_that_it_knows_the_token_does_not_get_it() {
             read_request(&mut stream);
             stream.write_all(answer).unwrap();
         });
-        let client = Client::new(Target::Tcp { host: "127.0.0.1".to_string(), port }, Some("sesame".to_string()));
+        let client = Client::new(
+            Target::Tcp { host: "127.0.0.1".to_string(), port, tls: false },
+            Some("sesame".to_string()),
+            Trust::default(),
+        );
         let error = client.send(&get("/")).unwrap_err();
         assert!(matches!(error, HttpError::Unproven { doubt: Doubt::NotShown, .. }), "{error}");
         served.join().unwrap();

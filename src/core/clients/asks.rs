@@ -1,7 +1,6 @@
 //! What clients ask of the core, one function per `Ask`. Questions are answered at once; changes go to the store
 //! first (`changes.rs`), calls to the bridge (`bridge.rs`). Never parks a client twice.
 
-use crate::api::auth::{self};
 use crate::api::definition::{fields, patch};
 use crate::api::request::{Ask, Change, ProjectAsk, ServerRef};
 use crate::api::response::{Answer, StreamEvent};
@@ -15,18 +14,19 @@ use crate::core::servers::outbox::{ChangeKind, Pending};
 use crate::core::servers::server::{Follower, Origin, Removal, Server};
 use crate::core::{Core, Phase};
 use crate::ids::{ConnId, InstanceId, ServerId, Uuid};
-use crate::limits::{FOLLOWERS_MAX, KEEP_ALIVE, SERVERS_MAX, SHUTDOWN_GRACE, STOP_GRACE, STORE_WAIT, TOKENS_MAX};
+use crate::limits::{FOLLOWERS_MAX, KEEP_ALIVE, SERVERS_MAX, SHUTDOWN_GRACE, STOP_GRACE, STORE_WAIT};
 use crate::model::definition::Definition;
 use crate::model::fault::{Code, Fault, Outcome};
 use crate::model::log::LogEntry;
 use crate::model::principal::Principal;
-use crate::model::records::{Decision, StoreOp, StoredServer, Token};
+use crate::model::records::{StoreOp, StoredServer};
 use serde_json::Value;
 use std::borrow::Cow;
 use std::sync::Arc;
 
 impl Core {
     pub(in crate::core) fn asked(&mut self, conn: ConnId, who: &Principal, ask: Ask<'_>) {
+        self.token_used(who);
         if let (Ask::Mcp { .. }, Phase::Running) = (&ask, self.phase) {
             let Ask::Mcp { server, ask } = ask else { unreachable!("just matched") };
             return self.mcp(conn, who, server.as_ref(), ask);
@@ -98,8 +98,9 @@ impl Core {
             }
             Ask::Mcp { .. } => unreachable!("taken before"),
             Ask::Ready => unreachable!("answered before any phase is looked at"),
-            Ask::TokenCreate { name, scopes, servers } => self.token_create(conn, name, scopes, servers).map(|()| None),
-            Ask::TokenList => Ok(Some(Answer::Tokens(self.servers.tokens.list().cloned().collect()))),
+            Ask::TokenCreate { wanted } => self.token_create(conn, wanted).map(|()| None),
+            Ask::TokenRotate { name, grace_ms } => self.token_rotate(conn, who, &name, grace_ms).map(|()| None),
+            Ask::TokenList => Ok(Some(Answer::Tokens(self.servers.tokens.list().collect()))),
             Ask::TokenRevoke { name } => self.token_revoke(conn, name).map(|()| None),
             Ask::Project { project, ask } => self.project_asked(conn, who, &project, ask),
         }
@@ -257,6 +258,7 @@ impl Core {
             | Ask::Ready
             | Ask::TokenCreate { .. }
             | Ask::TokenList
+            | Ask::TokenRotate { .. }
             | Ask::TokenRevoke { .. }
             | Ask::Project { .. } => None,
         }
@@ -487,47 +489,6 @@ impl Core {
         let seq = self.servers.outbox.issue(pending);
         self.effects.outputs.push_back(Output::Store { seq, op });
         self.park(conn, WaitOn::Stored(seq), self.effects.now.mono_ms + STORE_WAIT.as_millis() as u64);
-    }
-
-    // --- tokens -----------------------------------------------------------------------------------------------------
-
-    fn token_create(
-        &mut self,
-        conn: ConnId,
-        name: String,
-        scopes: Vec<String>,
-        servers: Vec<String>,
-    ) -> Result<(), Fault> {
-        if self.servers.tokens.get(&name).is_some() || self.servers.outbox.is_inserting_token(&name) {
-            return Err(Fault::new(Code::NameTaken, format!("name: there is a token named {name} already")));
-        }
-        if self.servers.tokens.len() >= TOKENS_MAX {
-            return Err(Fault::new(Code::Unavailable, format!("this daemon keeps at most {TOKENS_MAX} tokens")));
-        }
-        self.check_store()?;
-        let (secret, id) = (self.effects.entropy.token(), self.effects.entropy.uuid());
-        let hash = auth::hash(secret.as_bytes());
-        let token = Token { name, hash, scopes, servers, created_unix_ms: self.effects.now.unix_ms };
-        let op = StoreOp::InsertToken { id, token: token.clone() };
-        self.store(conn, Pending::TokenInsert { id, token, secret, conn }, op);
-        Ok(())
-    }
-
-    fn token_revoke(&mut self, conn: ConnId, name: String) -> Result<(), Fault> {
-        let Some(token) = self.servers.tokens.get(&name) else {
-            return Err(Fault::new(Code::NotFound, format!("there is no token {name}")));
-        };
-        if token.hash == self.settings.admin_token_hash {
-            let message = "the admin token belongs to the data directory; remove admin.token and restart to replace it";
-            return Err(Fault::new(Code::InvalidRequest, message));
-        }
-        let hash = token.hash;
-        self.servers.tokens.remove(&name);
-        self.end_clients_of(&name);
-        self.clients.parked.park(conn, WaitOn::Revoked);
-        self.wait_for_revocation(name.clone(), conn);
-        self.decide(Decision::Revoke { name, hash });
-        Ok(())
     }
 }
 

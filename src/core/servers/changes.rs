@@ -85,10 +85,10 @@ impl Core {
                 }
                 self.changed(server, definition, up, &conns, kind);
             }
-            Pending::TokenInsert { token, secret, conn, .. } => {
-                self.servers.tokens.insert(token.clone());
-                self.answer(conn, Answer::TokenCreated { token, secret });
-            }
+            Pending::TokenInsert { token, secret, conn, rotates, .. } => match self.token_stored(&token, rotates) {
+                true => self.answer(conn, Answer::TokenCreated { token: *token, secret, rotated: rotates.is_some() }),
+                false => self.refuse(conn, Fault::new(Code::NotFound, "the token was revoked meanwhile")),
+            },
             Pending::Reconcile { server } if !self.servers.outbox.owes(server) => {
                 self.decision_stored(&Key::Server(server))
             }
@@ -371,7 +371,7 @@ impl Core {
                 self.servers.outbox.reconcile_token(name);
                 continue;
             }
-            let op = match self.servers.tokens.get(&name).cloned() {
+            let op = match self.servers.tokens.current(&name) {
                 Some(token) => StoreOp::InsertToken { id: self.effects.entropy.uuid(), token },
                 None => StoreOp::DeleteToken { name: name.clone() },
             };

@@ -6,6 +6,7 @@ pub mod decisions;
 pub mod outbox;
 pub mod rows;
 pub mod server;
+pub mod tokens;
 
 use crate::api::auth::Tokens;
 use crate::core::servers::decisions::Decisions;

@@ -32,9 +32,11 @@ pub enum Pending {
     },
     TokenInsert {
         id: Uuid,
-        token: Token,
+        token: Box<Token>,
         secret: String,
         conn: ConnId,
+        /// The hash that it takes the place of.
+        rotates: Option<[u8; 32]>,
     },
     Status {
         server: ServerId,
@@ -143,9 +145,8 @@ impl Outbox {
             Pending::Status { server } => {
                 self.dirty.insert(*server);
             }
-            Pending::TokenInsert { token: Token { name, .. }, .. } | Pending::ReconcileToken { name } => {
-                self.reconcile_tokens.insert(name.clone());
-            }
+            Pending::TokenInsert { token, .. } => _ = self.reconcile_tokens.insert(token.name.clone()),
+            Pending::ReconcileToken { name } => _ = self.reconcile_tokens.insert(name.clone()),
             Pending::Project { change, .. } => {
                 self.reconcile_rows.extend(change.rows());
                 self.reconcile_secrets.extend(change.secret());

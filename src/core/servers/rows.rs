@@ -31,6 +31,7 @@ impl Core {
             }
         }
         self.ensure_admin_token();
+        self.tokens_elapsed();
         self.load_servers(snapshot.servers, snapshot.unfit, snapshot.volume_removals, &decisions);
         for decision in decisions {
             self.decided_before(decision);
@@ -56,8 +57,8 @@ impl Core {
             name: "admin".to_string(),
             hash: self.settings.admin_token_hash,
             scopes: ["admin:read", "admin:write", "mcp:call"].map(String::from).to_vec(),
-            servers: Vec::new(),
             created_unix_ms: self.effects.now.unix_ms,
+            ..Token::default()
         }
     }
 

@@ -30,6 +30,7 @@ use crate::os::net::clients::Clients;
 use crate::os::net::descriptors::Descriptors;
 use crate::os::net::outgoing::Outgoing;
 use crate::os::net::outgoing::resolver::system_lookup;
+use crate::os::net::tls::TlsKeys;
 use crate::os::net::unix_socket;
 use crate::sandbox::container::plan::{Layout, Networking, Runtime, default_reserve_bytes};
 use crate::sandbox::host::cgroup::Hierarchies;
@@ -317,6 +318,7 @@ pub struct NewConnection {
 
 enum Kind {
     Tcp(TcpListener),
+    Tls(TcpListener, Arc<TlsKeys>),
     Unix(UnixListener),
 }
 
@@ -326,14 +328,15 @@ fn listen(config: &Config, poll: &Poll) -> Result<Vec<Listener>, String> {
     let group = group.map_err(|why| format!("socket_group: {why}"))?;
     let control = (Listen::Unix(config.control_socket()), Auth::Tokens, None);
     let configured = config.listen.iter().map(|wanted| (wanted.clone(), config.auth, group));
+    let keys = config.tls.as_ref().map(TlsKeys::read).transpose()?;
     let mut listeners = Vec::new();
     for (index, (wanted, auth, group)) in configured.chain([control]).enumerate() {
-        let mut listener = Listener::bind(&wanted, auth, group).map_err(|e| {
+        let mut listener = Listener::bind(&wanted, auth, group, keys.as_ref()).map_err(|e| {
             format!("cannot listen on {wanted}: {e}; another daemon may be there, or choose another `listen`")
         })?;
         let token = EventSource::Listener(index).token();
         let registered = match &mut listener.kind {
-            Kind::Tcp(socket) => poll.registry().register(socket, token, Interest::READABLE),
+            Kind::Tcp(socket) | Kind::Tls(socket, _) => poll.registry().register(socket, token, Interest::READABLE),
             Kind::Unix(socket) => poll.registry().register(socket, token, Interest::READABLE),
         };
         registered.map_err(|e| format!("cannot listen on {wanted}: {e}"))?;
@@ -344,13 +347,19 @@ fn listen(config: &Config, poll: &Poll) -> Result<Vec<Listener>, String> {
 
 impl Listener {
     /// `group`: who else may open it, if it is a unix socket.
-    fn bind(wanted: &Listen, auth: Auth, group: Option<Gid>) -> io::Result<Listener> {
+    fn bind(wanted: &Listen, auth: Auth, group: Option<Gid>, keys: Option<&Arc<TlsKeys>>) -> io::Result<Listener> {
         let open = auth == Auth::Off;
         match wanted {
             Listen::Tcp(address) => {
                 let socket = TcpListener::bind(*address)?;
                 let address = format!("http://{}", socket.local_addr()?);
                 Ok(Listener { kind: Kind::Tcp(socket), address, open, file: None })
+            }
+            Listen::Tls(address) => {
+                let socket = TcpListener::bind(*address)?;
+                let address = format!("https://{}", socket.local_addr()?);
+                let keys = keys.expect("a configuration with such a listener has a certificate");
+                Ok(Listener { kind: Kind::Tls(socket, Arc::clone(keys)), address, open, file: None })
             }
             Listen::Unix(path) => {
                 let socket = unix_socket::bind(path, group)?;
@@ -369,6 +378,14 @@ impl Listener {
         &self.address
     }
 
+    /// For those who connect from here on.
+    pub fn speak_with(&mut self, fresh: &Arc<TlsKeys>) {
+        match &mut self.kind {
+            Kind::Tls(_, keys) => *keys = Arc::clone(fresh),
+            Kind::Tcp(_) | Kind::Unix(_) => {}
+        }
+    }
+
     /// The next client; none if nobody waits.
     pub fn accept(&self) -> io::Result<Option<NewConnection>> {
         loop {
@@ -376,8 +393,12 @@ impl Listener {
                 Kind::Tcp(listener) => listener.accept().map(|(socket, from)| {
                     // An answer is one write; there is nothing to wait for.
                     _ = socket.set_nodelay(true);
-                    let peer = if self.open { Peer::Open } else { Peer::Token };
-                    (Socket::Tcp(socket), Owner::at(from.ip()), peer)
+                    (Socket::Tcp(socket), Owner::at(from.ip()), if self.open { Peer::Open } else { Peer::Token })
+                }),
+                Kind::Tls(listener, keys) => listener.accept().and_then(|(socket, from)| {
+                    _ = socket.set_nodelay(true);
+                    let peer = if self.open { Peer::OpenTls } else { Peer::Token };
+                    Ok((Socket::Tls(Box::new(keys.accept(socket)?)), Owner::at(from.ip()), peer))
                 }),
                 Kind::Unix(listener) => listener.accept().map(|(socket, _)| {
                     let uid = unix_socket::peer_uid(&socket);
@@ -388,7 +409,7 @@ impl Listener {
                 }),
             };
             match accepted {
-                Ok((socket, _, peer @ (Peer::Open | Peer::Trusted))) => {
+                Ok((socket, _, peer @ (Peer::Open | Peer::OpenTls | Peer::Trusted))) => {
                     let owner = Owner::Principal(Principal::anonymous().name);
                     return Ok(Some(NewConnection { socket, peer, owner }));
                 }

@@ -303,7 +303,11 @@ impl Reactor {
             Finding::Usage { conn, usage } => self
                 .answer_held(conn, now, |instances, instance| usage.map(|fresh| instances.complete(instance, fresh))),
             Finding::Config(read) => {
-                if let Some(default_provider) = self.reload.take(read) {
+                let fresh = self.reload.take(read);
+                if let Some(keys) = &fresh.keys {
+                    self.listeners.iter_mut().for_each(|listener| listener.speak_with(keys));
+                }
+                if let Some(default_provider) = fresh.default_provider {
                     self.core.handle(Input::Reconfigured { default_provider }, now);
                 }
                 self.notify.reloaded();

@@ -3,10 +3,20 @@
 
 use crate::config::Config;
 use crate::os::logs::filter::LogFilter;
+use crate::os::net::tls::TlsKeys;
+use std::sync::Arc;
 
 pub struct Reload {
     config: Config,
     filter: &'static LogFilter,
+}
+
+/// What of a configuration that was read again holds from here on.
+#[derive(Default)]
+pub struct Fresh {
+    /// If it has changed.
+    pub default_provider: Option<String>,
+    pub keys: Option<Arc<TlsKeys>>,
 }
 
 impl Reload {
@@ -14,13 +24,12 @@ impl Reload {
         Reload { config, filter }
     }
 
-    /// The default provider, if it has changed.
-    pub fn take(&mut self, read: Result<Box<Config>, String>) -> Option<String> {
+    pub fn take(&mut self, read: Result<Box<Config>, String>) -> Fresh {
         let fresh = match read {
             Ok(fresh) => fresh,
             Err(e) => {
                 log::error!("SIGHUP: the configuration stays as it was: {e}");
-                return None;
+                return Fresh::default();
             }
         };
         self.filter.set(&fresh.log);
@@ -32,14 +41,29 @@ impl Reload {
         let moved = fresh.default_provider != self.config.default_provider;
         self.config.log = fresh.log;
         self.config.default_provider = fresh.default_provider;
-        moved.then(|| self.config.default_provider.clone())
+        let keys = match fresh.tls.as_ref().filter(|_| self.config.tls.is_some()).map(TlsKeys::read) {
+            Some(Ok(keys)) => {
+                log::info!("SIGHUP: the certificates were read again");
+                self.config.tls = fresh.tls;
+                Some(keys)
+            }
+            Some(Err(why)) => {
+                log::error!("SIGHUP: the old certificates go on: {why}");
+                None
+            }
+            None => None,
+        };
+        Fresh { default_provider: moved.then(|| self.config.default_provider.clone()), keys }
     }
 }
 
-/// The keys that differ and are read only once: `log` and `default_provider` are all that is not.
+/// The keys that differ and are read only once: `log`, `default_provider` and the certificates are all that is not.
 fn needs_restart(old: &Config, fresh: &Config) -> Vec<&'static str> {
     let keys = [
         ("listen", old.listen != fresh.listen),
+        ("tls_cert", old.tls.is_some() != fresh.tls.is_some()),
+        ("audit", old.audit != fresh.audit),
+        ("rate_limit", old.rate_limit != fresh.rate_limit),
         ("data_dir", old.data_dir != fresh.data_dir),
         ("auth", old.auth != fresh.auth),
         ("socket_group", old.socket_group != fresh.socket_group),

@@ -10,6 +10,8 @@ use crate::limits::{
     LINGER_SILENCE_MAX, LINGER_TIME_MAX, STREAM_BACKLOG_MAX, WRITE_TIMEOUT,
 };
 use crate::os::net::holding::Holding;
+use crate::os::net::tls::TlsSocket;
+use crate::os::net::unix_socket;
 use crate::shares::{Shares, Short};
 use crate::wire::backlog::Backlog;
 use crate::wire::http_in::{Parser, RequestPhase, Step};
@@ -22,6 +24,7 @@ use std::time::Duration;
 
 pub enum Socket {
     Tcp(TcpStream),
+    Tls(Box<TlsSocket>),
     Unix(UnixStream),
 }
 
@@ -29,14 +32,61 @@ impl Socket {
     pub fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         match self {
             Socket::Tcp(socket) => socket.read(buf),
+            Socket::Tls(socket) => socket.read(buf),
             Socket::Unix(socket) => socket.read(buf),
         }
     }
 
-    /// No more will be written.
+    /// After a read that brought less than there was room for: the kernel may have more all the same.
+    pub fn has_more(&self) -> bool {
+        match self {
+            Socket::Tcp(_) | Socket::Unix(_) => false,
+            Socket::Tls(socket) => socket.has_more(),
+        }
+    }
+
+    /// Bytes that were written to it and that the kernel did not take yet.
+    pub fn unsent(&self) -> usize {
+        match self {
+            Socket::Tcp(_) | Socket::Unix(_) => 0,
+            Socket::Tls(socket) => socket.unsent(),
+        }
+    }
+
+    /// As `flush`, for whoever looks at `unsent` afterwards: that the kernel takes no more just now is no failure.
+    pub fn send_what_goes(&mut self) -> io::Result<()> {
+        match self.flush() {
+            Err(e) if e.kind() != ErrorKind::WouldBlock => Err(e),
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Nothing can be said on it yet.
+    pub fn is_handshaking(&self) -> bool {
+        match self {
+            Socket::Tcp(_) | Socket::Unix(_) => false,
+            Socket::Tls(socket) => socket.is_handshaking(),
+        }
+    }
+
+    /// Where the other end is, for the audit log.
+    pub fn peer(&self) -> String {
+        let address = |socket: &TcpStream| socket.peer_addr().map_or_else(|_| "gone".to_string(), |at| at.to_string());
+        match self {
+            Socket::Tcp(socket) => address(socket),
+            Socket::Tls(socket) => address(socket.socket()),
+            Socket::Unix(socket) => match unix_socket::peer_uid(socket) {
+                Some(uid) => format!("unix:uid={uid}"),
+                None => "unix".to_string(),
+            },
+        }
+    }
+
+    /// No more will be written. `WouldBlock`: the last word is still on its way, and this is to be called again.
     pub fn finish(&mut self) -> io::Result<()> {
         match self {
             Socket::Tcp(socket) => socket.shutdown(Shutdown::Write),
+            Socket::Tls(socket) => socket.finish(),
             Socket::Unix(socket) => socket.shutdown(Shutdown::Write),
         }
     }
@@ -45,6 +95,7 @@ impl Socket {
     pub fn address(&self) -> String {
         match self {
             Socket::Tcp(socket) => socket.local_addr().map(proof::address).unwrap_or_default(),
+            Socket::Tls(socket) => socket.socket().local_addr().map(proof::address).unwrap_or_default(),
             Socket::Unix(_) => proof::UNIX.to_string(),
         }
     }
@@ -59,6 +110,7 @@ impl Socket {
     pub fn source(&mut self) -> &mut dyn mio::event::Source {
         match self {
             Socket::Tcp(socket) => socket,
+            Socket::Tls(socket) => socket.socket_mut(),
             Socket::Unix(socket) => socket,
         }
     }
@@ -68,6 +120,7 @@ impl Write for Socket {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         match self {
             Socket::Tcp(socket) => socket.write(buf),
+            Socket::Tls(socket) => socket.write(buf),
             Socket::Unix(socket) => socket.write(buf),
         }
     }
@@ -75,13 +128,17 @@ impl Write for Socket {
     fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {
             Socket::Tcp(socket) => socket.write_vectored(parts),
+            Socket::Tls(socket) => socket.write_vectored(parts),
             Socket::Unix(socket) => socket.write_vectored(parts),
         }
     }
 
-    /// There is nothing between us and the kernel.
+    /// Of plain sockets there is nothing between us and the kernel.
     fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        match self {
+            Socket::Tcp(_) | Socket::Unix(_) => Ok(()),
+            Socket::Tls(socket) => socket.send(),
+        }
     }
 }
 
@@ -89,6 +146,7 @@ impl AsRawFd for Socket {
     fn as_raw_fd(&self) -> RawFd {
         match self {
             Socket::Tcp(socket) => socket.as_raw_fd(),
+            Socket::Tls(socket) => socket.socket().as_raw_fd(),
             Socket::Unix(socket) => socket.as_raw_fd(),
         }
     }
@@ -198,7 +256,12 @@ impl Client {
                 Ok(0) => return ReadOutcome::Gone,
                 Ok(n) => {
                     taken += n;
-                    self.readable = n == scratch.len() || self.hung_up;
+                    self.readable = n == scratch.len() || self.hung_up || self.socket.has_more();
+                    if let Socket::Tls(socket) = &mut self.socket
+                        && let Some(who) = socket.take_principal()
+                    {
+                        self.shown.certify(who);
+                    }
                     self.parser.feed(&scratch[..n]);
                     match self.parser.step() {
                         Step::NeedMore => {}
@@ -221,7 +284,7 @@ impl Client {
     /// As above, with an answer of so many bytes that is about to be written.
     pub fn count_with(&mut self, answer: usize, shares: &mut Shares) -> Result<(), Short> {
         let beyond = |bytes: usize| bytes.saturating_sub(BUFFER_KEPT_MAX);
-        let bytes = beyond(self.parser.held()) + beyond(self.out.own_len() + answer);
+        let bytes = beyond(self.parser.held()) + beyond(self.out.own_len() + answer + self.socket.unsent());
         self.holding.remember(bytes, shares)
     }
 
@@ -254,9 +317,24 @@ impl Client {
                 Err(e) => return Err(e),
             }
         }
+        let is_out = match self.doing {
+            Doing::Closing => self.socket.finish(),
+            Doing::Reading
+            | Doing::LookingUp
+            | Doing::Waiting
+            | Doing::Streaming
+            | Doing::Lingering { .. }
+            | Doing::Closed => self.socket.flush(),
+        };
+        match is_out {
+            Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                self.wait_for_room(now_ms)?;
+                return Ok(false);
+            }
+            other => other?,
+        }
         (self.taken_ms, self.written_by_ms) = (None, None);
         if self.doing == Doing::Closing {
-            self.socket.finish()?;
             self.readable = true;
             self.doing = Doing::Lingering { until_ms: now_ms + LINGER_TIME_MAX.as_millis() as u64, drained: 0 };
         }
@@ -266,6 +344,9 @@ impl Client {
 
     /// The client takes no more just now. It has until its next deadline to go on.
     fn wait_for_room(&mut self, now_ms: u64) -> io::Result<()> {
+        if self.socket.is_handshaking() {
+            return Ok(());
+        }
         let taken_ms = *self.taken_ms.get_or_insert(now_ms);
         let mut deadline_ms = taken_ms + WRITE_TIMEOUT.as_millis() as u64;
         if self.doing != Doing::Streaming {
@@ -288,7 +369,7 @@ impl Client {
             match self.socket.read(scratch) {
                 Ok(n @ 1..) if *drained + n <= LINGER_BYTES_MAX => {
                     (taken, *drained) = (taken + n, *drained + n);
-                    self.readable = n == scratch.len() || self.hung_up;
+                    self.readable = n == scratch.len() || self.hung_up || self.socket.has_more();
                 }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => self.readable = false,
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
@@ -313,7 +394,7 @@ impl Client {
     }
 
     pub fn has_backlog(&self) -> bool {
-        !self.out.is_empty()
+        !self.out.is_empty() || self.socket.unsent() > 0
     }
 
     /// Bytes came: a request that has begun, or come to its body, has a deadline of its own. More bytes of the same
@@ -328,6 +409,10 @@ impl Client {
 
     /// The deadline of what the client now has to do.
     pub fn rearm(&mut self, now_ms: u64) {
+        // From its first byte to the end of its first head a connection has one deadline, whatever comes of the handshake.
+        if self.socket.is_handshaking() {
+            return;
+        }
         self.phase = self.parser.phase();
         let within = |wait: Duration| Some(now_ms + wait.as_millis() as u64);
         self.deadline_ms = match self.doing {

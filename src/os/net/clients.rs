@@ -110,6 +110,8 @@ impl Clients {
         let NewConnection { mut socket, peer, owner } = came;
         let counted = self.make_room(&owner, core, shares, now);
         let refused = !counted && self.map.len() >= CONNECTIONS_MAX + CONNECTIONS_REFUSED_MAX;
+        // Nothing can be said to one that would have to shake hands first: that is what there is no room for.
+        let refused = refused || (!counted && socket.is_handshaking());
         if refused || !self.descriptors.spare(&socket) {
             shares.give_back(&owner, Resource::Connections, usize::from(counted));
             // Best effort, and no lingering: it is a fresh socket, so the few bytes fit its buffer.
@@ -275,6 +277,7 @@ impl Clients {
         match proxy::aim(&request, &client.peer, &mut client.shown, core) {
             Ok(None) => {}
             Ok(Some(aim)) => {
+                core.token_used(aim.who());
                 let client = self.remove(id, shares).expect("it is being served");
                 self.handed.push(aim.hand(client.hand_over()));
                 return;

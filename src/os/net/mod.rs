@@ -9,4 +9,5 @@ pub mod pairs;
 pub mod ports;
 pub mod proxy;
 pub mod refusals;
+pub mod tls;
 pub mod unix_socket;

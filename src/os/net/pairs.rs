@@ -574,7 +574,7 @@ impl Side {
     }
 
     fn is_flushed(&self) -> bool {
-        self.out.is_empty()
+        self.out.is_empty() && self.socket.unsent() == 0
     }
 
     /// Nothing is kept of a buffer that is out: most pairs are idle most of the time.
@@ -594,7 +594,7 @@ impl Side {
         if self.written == self.out.len() {
             (self.out, self.written) = (Vec::new(), 0);
         }
-        Ok(moved)
+        self.socket.send_what_goes().map(|()| moved)
     }
 }
 

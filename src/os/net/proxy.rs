@@ -7,7 +7,7 @@ use crate::api::{mcp, rest, route};
 use crate::core::Core;
 use crate::ids::{InstanceId, ServerId};
 use crate::model::fault::{Code, Fault};
-use crate::model::principal::Need;
+use crate::model::principal::{Need, Principal};
 use crate::os::net::client::Socket;
 use crate::os::net::pairs::Exchange;
 use crate::wire::http_in::{Method, Request};
@@ -37,6 +37,10 @@ pub struct Aim {
 }
 
 impl Aim {
+    pub fn who(&self) -> &Principal {
+        &self.exchange.who
+    }
+
     pub fn hand(self, (socket, unwritten): (Socket, Vec<u8>)) -> Handed {
         let Aim { instance, server, exchange, request } = self;
         Handed { instance, server, exchange, socket, unwritten, request }

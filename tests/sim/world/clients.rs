@@ -2,7 +2,7 @@
 
 use super::{NAMES, Question, World};
 use serde_json::{Map, json};
-use stdiod::api::request::{Ask, Change, LogFormat, ServerRef};
+use stdiod::api::request::{Ask, Change, LogFormat, ServerRef, TokenWanted};
 use stdiod::core::contract::Input;
 use stdiod::ids::ConnId;
 use stdiod::model::definition::{CrashLoop, Definition, Health, OnUnresponsive, PullPolicy, RestartPolicy, Source};
@@ -72,7 +72,12 @@ impl World {
             }
             11 => {
                 let (scopes, servers) = (vec!["mcp:call".to_string()], Vec::new());
-                self.ask(Ask::TokenCreate { name: name.to_string(), scopes, servers }, Question::Other);
+                self.ask(
+                    Ask::TokenCreate {
+                        wanted: TokenWanted { name: name.to_string(), scopes, servers, ..TokenWanted::default() },
+                    },
+                    Question::Other,
+                );
                 self.revoke(name);
             }
             12 => self.revoke(name),
