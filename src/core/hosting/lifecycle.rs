@@ -2,119 +2,12 @@
 //! when the next one may start. Invariants: at most one instance, and one death is counted once.
 
 use crate::core::hosting::backoff::{Backoff, Verdict};
+pub use crate::core::hosting::state::{State, Then};
 use crate::core::links::external::LinkEvent;
 use crate::ids::InstanceId;
 use crate::limits::{LAUNCH_TIMEOUT, SHUTDOWN_GRACE, STDOUT_CLOSED_GRACE, STOP_GRACE, UNRESPONSIVE_GRACE};
 use crate::model::definition::{Definition, OnUnresponsive, PullPolicy, RestartPolicy, Source};
 use crate::model::instance::{Exit, ExitCause, LaunchFault, StopSignal};
-use crate::model::status::Status;
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
-    /// No instance, and none is coming.
-    Down,
-    /// Its image is on its way, or being looked for.
-    Pulling,
-    /// May start as soon as there is a slot.
-    Due,
-    /// The runtime is at work.
-    Launching {
-        instance: InstanceId,
-    },
-    /// It runs; `initialize` is on its way.
-    Greeting {
-        instance: InstanceId,
-    },
-    Ready {
-        instance: InstanceId,
-        since_ms: u64,
-    },
-    /// It runs and answers nothing, not even a probe. Anything it says makes it `Ready` again, since the same time.
-    Unresponsive {
-        instance: InstanceId,
-        since_ms: u64,
-    },
-    /// Its stdout is closed, so it can answer nothing; it has a moment to exit by itself.
-    Mute {
-        instance: InstanceId,
-        ready_since_ms: Option<u64>,
-    },
-    /// It has been told to go, or will be as soon as it is there to be told.
-    Stopping {
-        instance: InstanceId,
-        launched: bool,
-        then: Then,
-        killed: bool,
-    },
-    /// The next start is at `until_ms`.
-    Waiting {
-        until_ms: u64,
-        looping: bool,
-    },
-    /// Given up; only a hand can start it again.
-    Failed,
-}
-
-impl State {
-    pub fn instance(&self) -> Option<InstanceId> {
-        match *self {
-            State::Launching { instance }
-            | State::Greeting { instance }
-            | State::Ready { instance, .. }
-            | State::Unresponsive { instance, .. }
-            | State::Mute { instance, .. }
-            | State::Stopping { instance, .. } => Some(instance),
-            State::Down | State::Pulling | State::Due | State::Waiting { .. } | State::Failed => None,
-        }
-    }
-
-    /// The instance that calls go to. One that is silent gets them too: it may only be slow.
-    pub fn ready_instance(&self) -> Option<InstanceId> {
-        match *self {
-            State::Ready { instance, .. } | State::Unresponsive { instance, .. } => Some(instance),
-            State::Down
-            | State::Pulling
-            | State::Due
-            | State::Launching { .. }
-            | State::Greeting { .. }
-            | State::Mute { .. }
-            | State::Stopping { .. }
-            | State::Waiting { .. }
-            | State::Failed => None,
-        }
-    }
-
-    pub fn status(&self) -> Status {
-        match *self {
-            State::Down => Status::Stopped,
-            State::Pulling | State::Due | State::Launching { .. } | State::Greeting { .. } => Status::Starting,
-            State::Ready { .. } => Status::Ready,
-            State::Unresponsive { .. } => Status::Unresponsive,
-            State::Mute { .. } => Status::Restarting,
-            State::Stopping { then, .. } => match then {
-                Then::Down => Status::Stopping,
-                Then::Restart | Then::Crash { .. } => Status::Restarting,
-            },
-            State::Waiting { looping, .. } => match looping {
-                true => Status::Backoff,
-                false => Status::Restarting,
-            },
-            State::Failed => Status::Failed,
-        }
-    }
-}
-
-/// What follows a stop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Then {
-    Down,
-    /// A restart by hand.
-    Restart,
-    /// It was put down for not answering: its death counts as a crash, after so long in `ready`.
-    Crash {
-        ready_for_ms: Option<u64>,
-    },
-}
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {

@@ -4,6 +4,7 @@ pub mod backoff;
 pub mod lifecycle;
 pub mod pulls;
 pub mod session_peers;
+pub mod state;
 pub mod stateless_peer;
 
 use crate::core::hosting::pulls::Pulls;

@@ -14,12 +14,13 @@ use crate::core::mcp::era::stateless::Support;
 use crate::core::mcp::sessions::{Abilities, InputRounds};
 use crate::core::mcp::wording::minted_token;
 use crate::core::peers::calls::{self, Call, Caller, Extended, Stage};
+use crate::core::peers::hello::parse_hello;
 use crate::core::peers::peer::{Advertised, Dialect, Hello, Refusal, Role};
 use crate::core::peers::queue_room;
 use crate::core::servers::server::{Origin, Server};
 use crate::core::{Core, Phase};
 use crate::ids::{CallId, ConnId, InstanceId, PeerId, ServerId, SessionId};
-use crate::limits::{CONTENDED_CALL_GRACE, LINE_MAX, LOG_LINE_MAX, REQUEST_TIMEOUT_MAX, SERVER_INFO_MAX};
+use crate::limits::{CONTENDED_CALL_GRACE, LINE_MAX, LOG_LINE_MAX, REQUEST_TIMEOUT_MAX};
 use crate::model::fault::{Code, Fault, Outcome};
 use crate::model::log::LogSource;
 use crate::model::principal::Principal;
@@ -27,7 +28,6 @@ use crate::shares::Short;
 use crate::wire::json::{Json, JsonBuf};
 use crate::wire::jsonrpc::{self, Message, Reply, Torn};
 use crate::wire::lines::Line;
-use serde::Deserialize;
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -560,45 +560,4 @@ fn in_newer_era(params: Option<Json<'_>>, call: u64) -> String {
 
 fn bad_output(message: &str) -> Fault {
     Fault::new(Code::BadServerOutput, message).outcome(Outcome::SentUnknown)
-}
-
-fn parse_hello(result: Json<'_>) -> Option<(Hello, Advertised)> {
-    #[derive(Deserialize)]
-    struct Wire<'a> {
-        #[serde(rename = "protocolVersion")]
-        protocol_version: Option<String>,
-        #[serde(rename = "serverInfo", borrow)]
-        server_info: Option<Json<'a>>,
-        #[serde(borrow)]
-        capabilities: Option<Json<'a>>,
-        #[serde(borrow)]
-        instructions: Option<Json<'a>>,
-    }
-    let wire: Wire<'_> = serde_json::from_str(result.get()).ok()?;
-    let small = |raw: &Json<'_>| raw.get().len() <= SERVER_INFO_MAX;
-    let object = |raw: Option<Json<'_>>| match raw.filter(small) {
-        Some(raw) if raw.get().starts_with('{') => raw.get().to_string(),
-        Some(_) | None => "{}".to_string(),
-    };
-    let advertised = Advertised {
-        capabilities: object(wire.capabilities),
-        server_info: object(wire.server_info),
-        instructions: wire.instructions.filter(small).map(|raw| raw.get().to_string()).filter(|text| text != "null"),
-    };
-    let hello = Hello {
-        server_info: wire.server_info.filter(small).map(|raw| raw.get().as_bytes().to_vec()),
-        protocol_version: wire.protocol_version.filter(|version| version.len() <= 64),
-    };
-    Some((hello, advertised))
-}
-
-impl Advertised {
-    /// A server that knows no handshake has said nothing of itself; what it most likely has are tools.
-    fn of_plain_server(name: &str) -> Advertised {
-        Advertised {
-            capabilities: r#"{"tools":{}}"#.to_string(),
-            server_info: serde_json::json!({ "name": name, "version": "0" }).to_string(),
-            instructions: None,
-        }
-    }
 }

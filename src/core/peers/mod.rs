@@ -3,6 +3,7 @@
 pub mod bridge;
 pub mod calls;
 pub mod health;
+pub mod hello;
 pub mod life;
 pub mod listings;
 pub mod peer;
