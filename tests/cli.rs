@@ -246,7 +246,10 @@ fn a_new_token_stands_alone_on_stdout() {
 fn tokens_are_listed_and_revoked() {
     let list = r#"[{"name":"ci","scopes":["mcp:call"],"servers":[],"created_at":"T"}]"#;
     let (_, ran) = Daemon::ok(list).run(&["token", "ls"]);
-    assert_eq!(ran.stdout, "NAME  SCOPES    SERVERS  CREATED\nci    mcp:call  (all)    T\n");
+    assert_eq!(
+        ran.stdout,
+        "NAME  SCOPES    SERVERS  CREATED  EXPIRES  LAST USED\nci    mcp:call  (all)    T        never    never\n"
+    );
     let (asked, ran) = Daemon::answering("204 No Content", "", "").run(&["token", "revoke", "a/b"]);
     assert!(asked.starts_with("DELETE /api/v1/tokens/a%2Fb HTTP/1.1\r\n"), "{asked}");
     assert_eq!((ran.code, ran.stdout.as_str()), (0, "revoked a/b\n"));

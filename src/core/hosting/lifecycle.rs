@@ -512,6 +512,7 @@ fn put_down(instance: InstanceId, launched: bool, then: Then, out: &mut Vec<Acti
 mod tests {
     use super::*;
     use crate::model::definition::tests::definition;
+    use crate::model::status::Status;
 
     const I: InstanceId = InstanceId(1);
 
