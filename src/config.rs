@@ -2,20 +2,27 @@
 //! starts. `Config::parse` is pure; `Config::load` reads the file and the process for it. A `Config` that exists is
 //! valid: nobody checks it again, and no secret of it appears in its `Debug`.
 
+mod ceilings;
 mod doors;
+mod oauth;
 mod source;
 
 pub use doors::{Audit, ClientCertificates, Listen, OnAuditError, Tls};
+pub use oauth::AuthServer;
 pub use source::Place;
 
 use crate::api::definition::quantity;
-use crate::limits::ALLOW_PRIVATE_MAX;
+use crate::limits::{ALLOW_PRIVATE_MAX, RECORDS_KEEP_DAYS_DEFAULT, RECORDS_KEEP_DAYS_MAX};
+use crate::model::ceilings::Ceilings;
 use crate::model::definition::COVERED;
 use crate::model::ranges::{Kind, Net};
 use crate::model::rate::RateLimit;
 use crate::sandbox::container::plan::RuntimeKind;
 use crate::sandbox::container::within::normal_path;
 use crate::sandbox::image::registry::Registries;
+use crate::sealing::KeyPlace;
+use crate::store::conninfo::Conninfo;
+use crate::wire::http::url::Url;
 use source::{Found, NetworkTable, ProviderTable, Sources, nearest};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,8 +33,18 @@ pub const DEFAULT_FILE: &str = "/etc/stdiod/stdiod.toml";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     pub listen: Vec<Listen>,
+    /// Where metrics are told without a token; none: nowhere.
+    pub metrics_listen: Option<Listen>,
     /// None: every listener speaks in clear text.
     pub tls: Option<Tls>,
+    /// Under which clients know this daemon.
+    pub public_url: Option<Url>,
+    /// None: tokens are our own alone.
+    pub auth_server: Option<AuthServer>,
+    /// Connections of one address that has shown no token; none: as many as usual.
+    pub peer_connections_max: Option<usize>,
+    /// How much those who are limited may give a server.
+    pub ceilings: Ceilings,
     pub audit: Audit,
     /// For everybody who has none of their own.
     pub rate_limit: Option<RateLimit>,
@@ -35,8 +52,12 @@ pub struct Config {
     pub auth: Auth,
     /// Whose members may open the unix listeners; none: the daemon's user alone.
     pub socket_group: Option<String>,
+    /// What seals secrets in the database.
+    pub secret_key: KeyPlace,
     /// None: a private PostgreSQL under `data_dir`.
     pub database_url: Option<Secret>,
+    /// While another daemon works on the database or the data directory, this one waits.
+    pub standby: bool,
     /// A filter of `env_logger`.
     pub log: String,
     /// Always one of `providers`.
@@ -59,6 +80,9 @@ pub struct Config {
     pub default_registry: Option<String>,
     /// Between a server's name and a tool's, where `/mcp` offers all servers at once.
     pub tool_separator: String,
+    /// Are the arguments of projects' tool calls recorded?
+    pub record_arguments: bool,
+    pub records_keep_days: u32,
     pub providers: BTreeMap<String, Provider>,
     /// False only by `ENABLE_AGENT_WORKSPACES=false`: the daemon answers, and hosts nothing.
     pub hosting_enabled: bool,
@@ -101,13 +125,23 @@ impl fmt::Debug for Secret {
 pub struct Surroundings {
     pub variables: BTreeMap<String, String>,
     pub root: bool,
+    /// The credential of systemd that holds the key, if there is one.
+    pub secret_key_credential: Option<PathBuf>,
 }
+
+/// The key's file in the data directory, and its name as a credential.
+const SECRET_KEY: &str = "secret.key";
 
 impl Surroundings {
     /// Variables that are not UTF-8 are nobody's settings and are left out.
     pub fn of_this_process() -> Surroundings {
         let variables = std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
-        Surroundings { variables: variables.collect(), root: nix::unistd::geteuid().is_root() }
+        let credentials = std::env::var_os("CREDENTIALS_DIRECTORY").map(|dir| Path::new(&dir).join(SECRET_KEY));
+        Surroundings {
+            variables: variables.collect(),
+            root: nix::unistd::geteuid().is_root(),
+            secret_key_credential: credentials.filter(|path| path.is_absolute() && path.exists()),
+        }
     }
 }
 
@@ -177,18 +211,26 @@ impl Config {
             let problem = format!("holds `{control}`, the daemon's own socket");
             return Err(ConfigError::invalid(at, "listen", problem, "remove it: that one is always there"));
         }
+        let public_url = oauth::public_url(&sources)?;
         let allow_isolation_none = flag(&sources, "allow_isolation_none")?;
         let providers = providers(&sources, allow_isolation_none)?;
         let allow_host_network = flag(&sources, "allow_host_network")?;
         Ok(Config {
             auth: auth(&sources, &listen)?,
+            metrics_listen: doors::metrics_listener(&sources, &listen, tls.is_some())?,
             listen,
             tls,
+            auth_server: oauth::auth_server(&sources, public_url.as_ref())?,
+            public_url,
+            peer_connections_max: doors::peer_connections_max(&sources)?,
+            ceilings: ceilings::ceilings(&sources)?,
             audit: doors::audit(&sources)?,
             rate_limit: doors::rate_limit(&sources)?,
             socket_group: socket_group(&sources)?,
+            secret_key: doors::secret_key(&sources, around, &data_dir)?,
             data_dir,
             database_url: database_url(&sources)?,
+            standby: flag(&sources, "standby")?,
             log: log_filter(&sources)?,
             default_provider: default_provider(&sources, &providers)?,
             default_network: default_network(&sources, allow_host_network)?,
@@ -201,6 +243,8 @@ impl Config {
             insecure_registries: insecure_registries(&sources)?,
             default_registry: default_registry(&sources)?,
             tool_separator: tool_separator(&sources)?,
+            record_arguments: sources.boolean("record_arguments")?.is_none_or(|found| found.value),
+            records_keep_days: records_keep_days(&sources)?,
             providers,
             hosting_enabled: hosting_enabled(&around.variables),
         })
@@ -279,12 +323,15 @@ fn data_dir(sources: &Sources, around: &Surroundings) -> Result<PathBuf, ConfigE
 
 fn database_url(sources: &Sources) -> Result<Option<Secret>, ConfigError> {
     let Some(Found { value, at }) = sources.string("database_url")? else { return Ok(None) };
-    // The parser's own words are left out: they may quote the password.
-    if value.trim().is_empty() || value.parse::<postgres::Config>().is_err() {
-        let remedy = "write `postgresql://USER:PASSWORD@HOST/DATABASE`, or remove it for a private PostgreSQL";
-        return Err(ConfigError::invalid(at, "database_url", "is no PostgreSQL address", remedy));
-    }
-    Ok(Some(Secret(value)))
+    let why = match value.trim().is_empty() {
+        true => "it is empty".to_string(),
+        false => match Conninfo::parse(&value) {
+            Ok(_) => return Ok(Some(Secret(value))),
+            Err(why) => why,
+        },
+    };
+    let remedy = "write `postgresql://USER:PASSWORD@HOST/DATABASE`, or remove it for a private PostgreSQL";
+    Err(ConfigError::invalid(at, "database_url", format!("is no PostgreSQL address: {why}"), remedy))
 }
 
 /// `info`, or directives such as `info,stdiod::store=debug`. A bare word that is no level would silently mean a module
@@ -411,6 +458,19 @@ fn tool_separator(sources: &Sources) -> Result<String, ConfigError> {
         false => {
             let remedy = "write 1 to 8 letters, digits or of `:._-/`, such as `__`";
             Err(ConfigError::invalid(at, "tool_separator", format!("is `{value}`"), remedy))
+        }
+    }
+}
+
+fn records_keep_days(sources: &Sources) -> Result<u32, ConfigError> {
+    let Some(Found { value, at }) = sources.quantity("records_keep_days")? else {
+        return Ok(RECORDS_KEEP_DAYS_DEFAULT);
+    };
+    match value.parse() {
+        Ok(days @ 1..=RECORDS_KEEP_DAYS_MAX) => Ok(days),
+        Ok(_) | Err(_) => {
+            let remedy = format!("write days, from 1 to {RECORDS_KEEP_DAYS_MAX}");
+            Err(ConfigError::invalid(at, "records_keep_days", format!("is `{value}`"), remedy))
         }
     }
 }

@@ -19,6 +19,8 @@ pub const TARGET_MAX: usize = 8 * KIB;
 /// The request line: the target, with room for any method there is and the version.
 pub const REQUEST_LINE_MAX: usize = TARGET_MAX + 64;
 pub const HEADERS_MAX: usize = 64;
+/// A head that is compared with the next one of its connection, so that the same is not parsed again.
+pub const KNOWN_HEAD_MAX: usize = 2 * KIB;
 /// `Host`, or the authority of an absolute target.
 pub const HOST_MAX: usize = 255;
 /// Empty lines before a request line; RFC 9112 asks to be patient with at least one.
@@ -114,6 +116,8 @@ pub const AUDIT_RETRY: Duration = Duration::from_secs(1);
 /// A path, or anything else of a client's own words, in one line.
 pub const AUDIT_WORD_MAX: usize = 256;
 /// Lines that one question may get.
+/// Fields of a change that are named.
+pub const AUDIT_FIELDS_MAX: usize = 64;
 pub const AUDIT_LIMIT_DEFAULT: usize = 100;
 pub const AUDIT_LIMIT_MAX: usize = 1000;
 /// Questions for it that wait for the thread.
@@ -130,6 +134,40 @@ pub const TOKEN_LIFE_MAX: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
 pub const TOKEN_GRACE_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Tokens are looked at at least so often while one of them has an end: clocks are set, and machines sleep.
 pub const TOKEN_LOOK_EVERY: Duration = Duration::from_secs(10);
+
+// --- OAuth ----------------------------------------------------------------------------------------------------------
+
+/// An access token, as it is shown; a head has room for one and a half.
+pub const OAUTH_TOKEN_MAX: usize = 20 * KIB;
+/// The header of one, and how many fields it may have.
+pub const OAUTH_HEADER_MAX: usize = 2 * KIB;
+pub const OAUTH_HEADER_FIELDS_MAX: usize = 32;
+/// Objects and lists in one another, in a header or in claims.
+pub const OAUTH_DEPTH_MAX: usize = 16;
+/// Of a key id, or a subject.
+pub const OAUTH_WORD_MAX: usize = 256;
+/// Audiences of one token, and values of one claim that are looked at.
+pub const OAUTH_VALUES_MAX: usize = 256;
+/// Clocks of two machines differ by less.
+pub const OAUTH_LEEWAY: Duration = Duration::from_secs(60);
+pub const OAUTH_RULES_MAX: usize = 1024;
+/// Tokens that were found good and need not be verified again.
+pub const OAUTH_TOKENS_KEPT: usize = 4 * KIB;
+/// Keys of one issuer, and those that are tried for a token that names none.
+pub const OAUTH_KEYS_MAX: usize = 64;
+pub const OAUTH_KEYS_TRIED: usize = 8;
+/// A document of the authorization server: its metadata, or its keys.
+pub const OAUTH_DOCUMENT_MAX: u64 = 256 * KIB as u64;
+/// For one such document, from the connection to its last byte.
+pub const OAUTH_FETCH_TIMEOUT: Duration = Duration::from_secs(20);
+/// Keys are asked for again unasked, so that one that was withdrawn is not good for ever.
+pub const OAUTH_KEYS_EVERY: Duration = Duration::from_secs(600);
+/// For a key that is not known they are asked for no sooner than this after the last time, and sooner where that has failed.
+pub const OAUTH_KEYS_PAUSE: Duration = Duration::from_secs(30);
+pub const OAUTH_RETRY_PAUSE: Duration = Duration::from_secs(5);
+/// Requests that wait for keys, and for how long.
+pub const OAUTH_WAITING_MAX: usize = 1024;
+pub const OAUTH_KEYS_WAIT: Duration = Duration::from_secs(15);
 
 // --- the bridge -------------------------------------------------------------------------------------------------
 
@@ -156,7 +194,12 @@ pub const CONTENDED_CALL_GRACE: Duration = Duration::from_secs(1);
 pub const REQUEST_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 pub const REQUEST_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
 pub const STARTUP_TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
-/// The same for a server that fetches its package first. Measured: 45 to 80 s for one of npm with hundreds of files, in
+/// Of what an install said before it failed: so many lines, and so many characters, are in `last_error`.
+pub const INSTALL_ERROR_LINES: usize = 3;
+pub const INSTALL_ERROR_MAX: usize = 1024;
+/// For one attempt to fetch the packages of a server.
+pub const INSTALL_TIMEOUT_DEFAULT: Duration = Duration::from_secs(600);
+/// From its start until it is ready, of a program that fetches what it runs. Measured: 45 to 80 s for one of npm with hundreds of files, in
 /// gVisor with half a core.
 pub const FETCH_STARTUP_TIMEOUT_DEFAULT: Duration = Duration::from_secs(300);
 /// For the daemon's own `tools/list` after the handshake.
@@ -347,6 +390,10 @@ pub const LOOP_ATTEMPTS_MAX: usize = 4 * STARTS_AT_ONCE;
 
 // --- numbers ------------------------------------------------------------------------------------------------------
 
+/// Samples of one server: ten minutes of them, or longer ones where there are very many instances.
+pub const SAMPLES_KEPT: usize = 120;
+/// Looks at everything that is counted, on their way to text at once; a further one is told to come back.
+pub const SCRAPES_AT_ONCE: usize = 4;
 /// An instance's use is looked at this often, its disk more rarely; with very many instances each later.
 pub const METER_EVERY: Duration = Duration::from_secs(5);
 pub const METER_DISK_EVERY: Duration = Duration::from_secs(30);
@@ -372,6 +419,8 @@ pub const VOLUME_MOVE_ENTRIES_MAX: usize = 200_000;
 /// For the last instance that had the volumes to be gone from the kernel's books.
 pub const VOLUME_MOUNT_TRIES: u32 = 100;
 pub const VOLUME_MOUNT_PAUSE: Duration = Duration::from_millis(20);
+/// Processes of a sandbox in which its volumes are looked for.
+pub const METER_PIDS_MAX: usize = 64;
 pub const METER_ENTRIES_MAX: usize = 20_000;
 /// The longest file of a cgroup's accounts, several times over.
 pub const CGROUP_FILE_MAX: u64 = 16 * KIB as u64;
@@ -408,8 +457,10 @@ pub const FILES_MAX: usize = 64;
 pub const FILES_BYTES_MAX: usize = MIB;
 /// Files that a bundle's archive may list: more than can be taken, so that pictures and directories are no obstacle.
 pub const BUNDLE_ENTRIES_MAX: usize = 4096;
-/// A document that is imported.
+/// A document that `stdiod import` reads; what it makes of it is sent to the daemon, and is a body like others.
 pub const IMPORT_MAX: usize = 256 * MIB;
+/// Documents that the daemon reads at once, each as long as a body may be.
+pub const IMPORTS_AT_ONCE: usize = 4;
 /// Values in a body that is read as a whole, those within others counted; a definition with all it may have is a third.
 pub const BODY_VALUES_MAX: usize = 4096;
 /// Any other string of a definition.
@@ -576,6 +627,17 @@ pub const STORE_DRIVER_DESCRIPTORS: usize = 8;
 pub const STORE_RETRY_MIN: Duration = Duration::from_millis(50);
 pub const STORE_RETRY_MAX: Duration = Duration::from_secs(1);
 pub const STORE_RETRY_YOUNG: u32 = 20;
+/// A database that another daemon works on: how often it is looked whether that is over, and for how long by a daemon that
+/// does not stand by; the session of one that was killed may live a moment longer.
+pub const STORE_LOCK_EVERY: Duration = Duration::from_millis(250);
+pub const STORE_LOCK_WAIT: Duration = Duration::from_secs(5);
+/// For so long a standby leaves a database alone whose daemon is gone: one that has only lost its connection is back by then
+/// (`STORE_RETRY_MAX`).
+pub const STANDBY_PATIENCE: Duration = Duration::from_secs(4);
+/// When the server gives up a session whose host says nothing: so many seconds of silence, then so many questions, a second
+/// apart.
+pub const STORE_HOST_SILENT_SECS: u64 = 2;
+pub const STORE_HOST_QUESTIONS: u64 = 3;
 /// At the daemon's end, for what is still in the channel.
 pub const STORE_CLOSE_WAIT: Duration = Duration::from_secs(5);
 
@@ -658,6 +720,16 @@ pub const LINK_SESSION_MAX: usize = KIB;
 pub const LINK_RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
 /// A stream whose call is answered is to end by itself in this time.
 pub const LINK_STREAM_END: Duration = Duration::from_secs(1);
+/// A token that a link shows: for its answer, the size of that and of the token, how long it is believed where nothing is
+/// said, and at most. One that is refused although it is younger than the last of these is not fetched again.
+pub const LINK_TOKEN_WAIT: Duration = Duration::from_secs(15);
+pub const LINK_TOKEN_ANSWER_MAX: usize = 64 * KIB;
+pub const LINK_TOKEN_MAX: usize = 8 * KIB;
+pub const LINK_TOKEN_LIFE_ASSUMED: Duration = Duration::from_secs(300);
+pub const LINK_TOKEN_LIFE_MAX: Duration = Duration::from_secs(24 * 3600);
+pub const LINK_TOKEN_YOUNG: Duration = Duration::from_secs(10);
+/// Tokens that are kept for the next connection, of all links.
+pub const LINK_TOKENS_MAX: usize = 1024;
 /// A file of authorities.
 pub const TLS_CA_MAX: u64 = MIB as u64;
 /// Before the attempts to bring a link up again; the last one again and again.
@@ -708,7 +780,12 @@ pub const RECORDS_WAITING_BYTES: usize = 32 * MIB;
 /// Records of one write.
 pub const RECORDS_BATCH: usize = 256;
 pub const RECORDS_BATCH_BYTES: usize = 4 * MIB;
+/// How long the first of a batch waits for more to come.
+pub const RECORDS_PAUSE: Duration = Duration::from_millis(250);
 pub const RECORDS_KEEP_DAYS_DEFAULT: u32 = 30;
+pub const RECORDS_KEEP_DAYS_MAX: u32 = 36_500;
+/// Between two looks for records that are too old.
+pub const RECORDS_CLEAN_PAUSE: Duration = Duration::from_secs(60 * 60);
 /// Records of one answer, and the arguments that are shown in it.
 pub const CALLS_LIMIT_DEFAULT: usize = 100;
 pub const CALLS_LIMIT_MAX: usize = 1000;

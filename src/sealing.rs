@@ -12,7 +12,7 @@ use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// How a sealed text begins. Another number would be another cipher, or another form.
 const VERSION: &str = "sealed1";
@@ -78,6 +78,22 @@ pub struct Sealer {
 impl fmt::Debug for Sealer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sealer").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// Where the key is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeyPlace {
+    File(PathBuf),
+    /// Handed to the service by systemd, and read-only.
+    Credential(PathBuf),
+}
+
+impl KeyPlace {
+    pub fn path(&self) -> &Path {
+        match self {
+            KeyPlace::File(path) | KeyPlace::Credential(path) => path,
+        }
     }
 }
 
@@ -214,7 +230,7 @@ fn read_key(path: &Path) -> io::Result<[u8; KEY_LEN]> {
 fn create_key(path: &Path) -> io::Result<()> {
     let mut key = [0; KEY_LEN];
     SystemRandom::new().fill(&mut key).map_err(|_| io::Error::other("the system gives no random bytes"))?;
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = directory_of(path);
     let mark = key[..4].iter().fold(0u32, |mark, byte| mark << 8 | u32::from(*byte)) ^ std::process::id();
     let draft = directory.join(format!(".key-{mark:08x}.draft"));
     let written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft).and_then(|mut file| {
@@ -232,11 +248,20 @@ fn create_key(path: &Path) -> io::Result<()> {
     }
 }
 
+/// The key in `next` takes the place of the one at `path`, whole, and stays there whatever happens to the machine.
+pub fn put_in_place(next: &Path, path: &Path) -> io::Result<()> {
+    std::fs::rename(next, path)?;
+    File::open(directory_of(path))?.sync_all()
+}
+
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
-    use std::path::PathBuf;
 
     struct Place(PathBuf);
 

@@ -182,6 +182,12 @@ impl Shares {
         self.caps[what as usize] = what.caps().within(whole);
     }
 
+    /// One address, or a local user without a token, may have so much of it.
+    pub fn cap_address(&mut self, what: Resource, most: usize) {
+        let caps = &mut self.caps[what as usize];
+        caps.address = most.min(caps.whole);
+    }
+
     /// So much more for this owner, or nothing.
     pub fn take(&mut self, owner: &Owner, what: Resource, amount: usize) -> Result<(), Short> {
         self.take_for(std::slice::from_ref(owner), what, amount).map_err(|(_, short)| short)

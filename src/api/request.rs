@@ -1,6 +1,7 @@
 //! What clients ask, once a request has been read and its rules are satisfied: one word for every route. The core knows
 //! nothing of HTTP but these.
 
+use crate::api::import::body::Candidate;
 use crate::ids::{EventId, ServerId, SessionId};
 use crate::model::definition::Definition;
 use crate::model::external::{CallFilter, ExternalId, ExternalSpec, ProjectId, Secret};
@@ -34,6 +35,10 @@ pub enum Ask<'a> {
     Logs { server: ServerRef, tail: usize, since_unix_ms: Option<u64>, follow: bool, format: LogFormat },
     /// The lifecycle of all servers that the client may see, as it happens.
     News,
+    /// Everything that is counted.
+    Metrics,
+    /// What a server used and did of late.
+    Samples { server: ServerRef },
     Tools { server: ServerRef },
     /// MCP over HTTP; none: the endpoint that offers all servers at once.
     Mcp { server: Option<ServerRef>, ask: McpAsk<'a> },
@@ -43,7 +48,13 @@ pub enum Ask<'a> {
     TokenRotate { name: String, grace_ms: u64 },
     TokenList,
     TokenRevoke { name: String },
+    /// All that is sealed is sealed with a new key.
+    KeyRotate,
+    /// The external servers of all projects that the client may use.
+    Projects,
     Project { project: ProjectId, ask: ProjectAsk<'a> },
+    /// All that a document names, or nothing of it.
+    Import { dry_run: bool, project: Option<ProjectId>, candidates: Vec<Candidate> },
 }
 
 /// What is asked of one project.
@@ -103,8 +114,9 @@ pub enum ResultFormat {
 pub struct TokenWanted {
     pub name: String,
     pub scopes: Vec<String>,
-    /// Empty: all.
+    /// Both empty: all.
     pub servers: Vec<String>,
+    pub projects: Vec<ProjectId>,
     /// From now on; none: for ever.
     pub lifetime_ms: Option<u64>,
     pub rate_limit: Option<RateLimit>,

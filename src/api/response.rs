@@ -1,14 +1,17 @@
 //! What clients get, before it becomes an HTTP response: one word for every kind of answer, and the events of a stream.
 
+use crate::api::import::Entry;
 use crate::api::request::{LogFormat, ResultFormat};
 use crate::ids::{EventId, SessionId};
 use crate::model::definition::Definition;
 use crate::model::external::{ExternalView, ProjectId, SecretView, ToolCallRecord};
 use crate::model::fault::Fault;
 use crate::model::log::LogEntry;
+use crate::model::metrics::Metrics;
 use crate::model::news::News;
 use crate::model::records::Token;
 use crate::model::status::StatusView;
+use crate::model::tally::Sample;
 use crate::wire::backlog::Shared;
 use std::sync::Arc;
 
@@ -46,6 +49,11 @@ pub enum Answer {
     TokenCreated { token: Token, secret: String, rotated: bool },
     Tokens(Vec<Token>),
     TokenRevoked,
+    KeyRotated,
+    Metrics(Box<Metrics>),
+    /// As Prometheus reads them.
+    MetricsText(Vec<u8>),
+    Samples(Vec<Sample>),
     ExternalCreated(Box<ExternalView>),
     External(Box<ExternalView>),
     Externals(Vec<ExternalView>),
@@ -59,6 +67,7 @@ pub enum Answer {
     /// The server's own result of `tools/call`, byte for byte.
     ToolResult { result: Vec<u8>, format: ResultFormat },
     Calls(Vec<ToolCallRecord>),
+    Imported { dry_run: bool, entries: Vec<ImportedEntry> },
     Refused(Fault),
 }
 
@@ -76,6 +85,38 @@ pub enum ManifestAction {
     /// It keeps its link.
     Unchanged,
     Removed,
+}
+
+/// What an import does, or would do, with one entry of its document.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ImportedEntry {
+    pub entry: Entry,
+    pub action: ImportAction,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ImportAction {
+    Create,
+    /// The same server is there already.
+    Unchanged,
+    /// Another one of that name is.
+    Taken,
+    /// The document has it switched off.
+    Disabled,
+}
+
+impl ImportAction {
+    pub const ALL: [ImportAction; 4] =
+        [ImportAction::Create, ImportAction::Unchanged, ImportAction::Taken, ImportAction::Disabled];
+
+    pub fn wire(self) -> &'static str {
+        match self {
+            ImportAction::Create => "create",
+            ImportAction::Unchanged => "unchanged",
+            ImportAction::Taken => "name_taken",
+            ImportAction::Disabled => "disabled",
+        }
+    }
 }
 
 /// A tool of a server of a project.

@@ -3,7 +3,7 @@
 
 use crate::api::definition::quantity::{show_bytes, show_cpu};
 use crate::model::definition::{Definition, RestartPolicy, Source};
-use crate::model::status::{ImagePull, LastCrash, StatusView};
+use crate::model::status::{ImagePull, Install, LastCrash, StatusView};
 use crate::wire::times::rfc3339;
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -38,6 +38,8 @@ struct StatusObject<'a> {
     server_info: Option<&'a RawValue>,
     protocol_version: Option<&'a str>,
     image_pull: Option<Pull<'a>>,
+    install: Option<InstallObject>,
+    managed_by: Option<&'a str>,
     environment: Vec<&'a str>,
     created_at: String,
     last_used_at: Option<String>,
@@ -59,6 +61,14 @@ struct Pull<'a> {
     bytes: u64,
     total: u64,
     error: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct InstallObject {
+    phase: &'static str,
+    bytes: u64,
+    total: Option<u64>,
+    attempt: u32,
 }
 
 #[derive(Serialize)]
@@ -151,6 +161,8 @@ fn object(view: &StatusView) -> StatusObject<'_> {
         server_info: view.server_info.as_deref().and_then(|raw| serde_json::from_slice(raw).ok()),
         protocol_version: view.protocol_version.as_deref(),
         image_pull: view.image_pull.as_ref().map(pull),
+        install: view.install.as_ref().map(install),
+        managed_by: definition.managed_by.as_deref(),
         environment: definition.environment.keys().map(String::as_str).collect(),
         created_at: rfc3339(view.created_unix_ms),
         last_used_at: view.last_used_unix_ms.map(rfc3339),
@@ -165,6 +177,11 @@ fn pull(pull: &ImagePull) -> Pull<'_> {
         total: pull.total,
         error: pull.error.as_deref(),
     }
+}
+
+fn install(install: &Install) -> InstallObject {
+    let Install { phase, bytes, total, attempt } = *install;
+    InstallObject { phase: phase.wire(), bytes, total, attempt }
 }
 
 /// As it can be registered again.
@@ -226,6 +243,7 @@ pub mod tests {
             warnings: Vec::new(),
             usage: None,
             image_pull: None,
+            install: None,
             created_unix_ms: 1_771_322_400_000,
             last_used_unix_ms: None,
         }
@@ -260,7 +278,7 @@ pub mod tests {
                                    "memory_limit_bytes": 536870912, "pids": null, "disk_bytes": null},
                 "queue": {"in_flight": 0, "waiting": 0}, "crash_loop": {"level": 0, "next_attempt_at": null},
                 "health": {"last_heard_at": null, "warnings": []}, "server_info": null, "protocol_version": null,
-                "image_pull": null, "environment": ["A", "TOKEN"],
+                "image_pull": null, "install": null, "managed_by": null, "environment": ["A", "TOKEN"],
                 "created_at": "2026-02-17T10:00:00.000Z", "last_used_at": null,
             })
         );

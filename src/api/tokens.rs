@@ -6,6 +6,7 @@ use crate::api::definition::fields;
 use crate::api::definition::strict_json::{self, Field, Fields};
 use crate::api::request::{Ask, TokenWanted};
 use crate::limits::{RATE_MAX, TOKEN_GRACE_MAX, TOKEN_LIFE_MAX, TOKEN_SERVERS_MAX};
+use crate::model::external::ProjectId;
 use crate::model::fault::Fault;
 use crate::model::principal::{Principal, Scopes};
 use crate::model::rate::RateLimit;
@@ -15,7 +16,7 @@ use serde::Serialize;
 use std::time::Duration;
 
 pub fn create(body: &[u8], who: &Principal) -> Result<Ask<'static>, Fault> {
-    let known = &["name", "scopes", "servers", "expires", "rate_limit"];
+    let known = &["name", "scopes", "servers", "projects", "expires", "rate_limit"];
     let mut fields = Fields::of(strict_json::object(body)?, known)?;
     let name = fields.required("name")?.parse(auth::token_name)?;
     let scopes = names(fields.required("scopes")?, Scopes::NAMES.len(), |text| match Scopes::NAMES.contains(&text) {
@@ -25,11 +26,13 @@ pub fn create(body: &[u8], who: &Principal) -> Result<Ask<'static>, Fault> {
     who.may_grant(Scopes::of(&scopes))?;
     let mut servers = Vec::new();
     fields.set("servers", &mut servers, &Vec::new(), |field| names(field, TOKEN_SERVERS_MAX, fields::server_name))?;
+    let mut projects = Vec::new();
+    fields.set("projects", &mut projects, &Vec::new(), |field| names(field, TOKEN_SERVERS_MAX, ProjectId::new))?;
     let lifetime_ms =
         fields.take("expires").map(|field| field.parse(|text| duration(text, TOKEN_LIFE_MAX))).transpose()?;
     let rate_limit = fields.take("rate_limit").map(rate_limit).transpose()?;
     fields.finish();
-    Ok(Ask::TokenCreate { wanted: TokenWanted { name, scopes, servers, lifetime_ms, rate_limit } })
+    Ok(Ask::TokenCreate { wanted: TokenWanted { name, scopes, servers, projects, lifetime_ms, rate_limit } })
 }
 
 /// The body of a rotation; none at all is one without grace.
@@ -59,7 +62,7 @@ fn rate_limit(field: Field) -> Result<RateLimit, Fault> {
 }
 
 /// A list of different words. An empty one is refused: it could be read as none or as all.
-fn names(field: Field, max: usize, rule: fn(&str) -> Result<String, String>) -> Result<Vec<String>, Fault> {
+fn names<T: PartialEq>(field: Field, max: usize, rule: fn(&str) -> Result<T, String>) -> Result<Vec<T>, Fault> {
     let path = field.path.clone();
     let names = field.list(max)?.into_iter().map(|item| item.parse(rule)).collect::<Result<Vec<_>, _>>()?;
     let twice = names.iter().enumerate().any(|(at, name)| names[..at].contains(name));
@@ -74,6 +77,7 @@ pub struct TokenObject<'a> {
     pub name: &'a str,
     pub scopes: &'a [String],
     pub servers: &'a [String],
+    pub projects: &'a [ProjectId],
     pub created_at: String,
     pub expires_at: Option<String>,
     pub last_used_at: Option<String>,
@@ -92,6 +96,7 @@ impl TokenObject<'_> {
             name: &token.name,
             scopes: &token.scopes,
             servers: &token.servers,
+            projects: &token.projects,
             created_at: rfc3339(token.created_unix_ms),
             expires_at: token.expires_unix_ms.map(rfc3339),
             last_used_at: token.last_used_unix_ms.map(rfc3339),

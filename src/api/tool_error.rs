@@ -41,6 +41,30 @@ impl<'a> ToolError<'a> {
     }
 }
 
+/// The same question for every result that passes, so it walks through none but those that seem to say yes. A name that is
+/// spelled with escapes is not found.
+pub fn is_error(result: &[u8]) -> bool {
+    let mut from = 0;
+    while let Some(at) = memchr::memchr(b'E', &result[from..]) {
+        let (before, after) = result.split_at(from + at);
+        if before.ends_with(b"\"is") && after.strip_prefix(b"Error\"").is_some_and(is_followed_by_true) {
+            return own_flag(result);
+        }
+        from += at + 1;
+    }
+    false
+}
+
+fn own_flag(result: &[u8]) -> bool {
+    let text = std::str::from_utf8(result).ok();
+    text.and_then(|text| Json::of(text).ok()?.member("isError")).is_some_and(|flag| flag.get() == "true")
+}
+
+fn is_followed_by_true(rest: &[u8]) -> bool {
+    let value = rest.trim_ascii_start().strip_prefix(b":");
+    value.is_some_and(|value| value.trim_ascii_start().starts_with(b"true"))
+}
+
 fn structured(result: Json<'_>) -> Option<Json<'_>> {
     result.member("structuredContent").filter(|content| content.get() != "null")
 }
@@ -174,6 +198,25 @@ mod tests {
     fn structured_message(content: &str) -> String {
         let block = r#"{"type":"text","text":"from the block"}"#;
         message(&format!(r#"{{"isError":true,"structuredContent":{content},"content":[{block}]}}"#))
+    }
+
+    #[test]
+    fn a_result_is_an_error_if_its_own_flag_says_so() {
+        for result in [r#"{"isError":true}"#, r#"{"content":[{"text":"E"}], "isError" : true}"#] {
+            assert!(is_error(result.as_bytes()), "{result}");
+        }
+        for result in [
+            r#"{"isError":false}"#,
+            r#"{"structuredContent":{"isError":true}}"#,
+            r#"{"text":"\"isError\":true","isError":false}"#,
+            r#"["isError",true]"#,
+            r#"{"x":"isError","y":true}"#,
+            "E",
+            r#""isError""#,
+            r#"{"isError":true"#,
+        ] {
+            assert!(!is_error(result.as_bytes()), "{result}");
+        }
     }
 
     #[test]

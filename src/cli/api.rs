@@ -112,6 +112,19 @@ impl Api {
         self.json("POST", path, body, wait)
     }
 
+    pub fn put(&self, path: &str, body: &[u8], wait: Wait) -> Result<String, Error> {
+        self.json("PUT", path, Some(body), wait)
+    }
+
+    pub fn patch(&self, path: &str, body: &[u8], wait: Wait) -> Result<String, Error> {
+        self.json("PATCH", path, Some(body), wait)
+    }
+
+    /// A question for which servers may have to be asked first.
+    pub fn get_when(&self, path: &str, wait: Wait) -> Result<String, Error> {
+        self.json("GET", path, None, wait)
+    }
+
     pub fn delete(&self, path: &str) -> Result<(), Error> {
         self.json("DELETE", path, None, Wait::Lifecycle).map(|_| ())
     }
@@ -133,18 +146,8 @@ impl Api {
         Error::Http(self.client.fault(why, REQUEST_TIMEOUT_MAX))
     }
 
-    /// A change that carries a label: headers that the daemon may keep beside what is changed.
-    pub fn change(
-        &self,
-        method: &str,
-        path: &str,
-        body: &[u8],
-        label: (&str, &str),
-        wait: Wait,
-    ) -> Result<String, Error> {
-        let (accept, patience) = ("application/json", wait.patience());
-        let request = Request { method, path, accept, body: Some(body), more: &[label], patience };
-        self.accepted(self.client.send(&request)?)
+    pub fn change(&self, method: &str, path: &str, body: &[u8], wait: Wait) -> Result<String, Error> {
+        self.json(method, path, Some(body), wait)
     }
 
     /// For those who keep connections.

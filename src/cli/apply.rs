@@ -1,6 +1,6 @@
 //! `apply`: the servers that files declare, registered where they are missing and changed where they differ. A second run
-//! changes nothing. All files are read and judged before anything is asked for. `--prune` touches nothing that the daemon
-//! does not say `apply` has made.
+//! changes nothing. All files are read and judged before anything is asked for. `--prune` touches nothing but what bears the
+//! mark of an earlier run.
 
 use super::api::{Api, SERVERS, Wait, server_path};
 use super::declared::{self, Declared};
@@ -34,9 +34,9 @@ pub struct Apply {
     dry_run: bool,
 }
 
-/// A label beside the definition: the daemon may keep it in the server's row and show it in its status.
-const LABEL: (&str, &str) = ("X-Stdiod-Managed-By", "apply");
+/// The mark of what was made here, in the server's definition and in its status.
 const MANAGED_BY: &str = "managed_by";
+const MARK: &str = "apply";
 
 /// What is to be done with one server.
 struct Step {
@@ -85,7 +85,7 @@ pub fn apply(api: &Api, screen: &mut Screen, args: &Apply) -> Result<(), Error> 
         steps.push(step(api, &servers, file, wanted)?);
     }
     if args.prune {
-        steps.extend(to_prune(&servers, &steps)?);
+        steps.extend(to_prune(&servers, &steps));
     }
     let mut rows = Vec::new();
     let mut failures = Vec::new();
@@ -114,7 +114,9 @@ fn judged(declared: Vec<Declared>) -> Result<Vec<(String, Wanted)>, Error> {
     let mut all = Vec::new();
     for one in declared {
         let file = one.file().display().to_string();
-        let wanted = Wanted::of(one.fields.clone()).map_err(|fault| one.complaint(&fault))?;
+        let mut fields = one.fields.clone();
+        fields.insert(MANAGED_BY.to_string(), json!(MARK));
+        let wanted = Wanted::of(fields).map_err(|fault| one.complaint(&fault))?;
         if let Some(other) = by_name.insert(wanted.name.clone(), file.clone()) {
             return Err(Error::Fault(format!("{} is declared twice: in {other} and in {file}", wanted.name)));
         }
@@ -138,16 +140,11 @@ fn step(api: &Api, servers: &[Value], file: String, wanted: Wanted) -> Result<St
     Ok(Step { name, file, plan: Plan::Change { change, uptime_ms } })
 }
 
-fn to_prune(servers: &[Value], steps: &[Step]) -> Result<Vec<Step>, Error> {
-    if servers.iter().any(|server| server.get(MANAGED_BY).is_none()) {
-        return Err(Error::Fault(
-            "--prune: this daemon does not say which servers `apply` has made, so that none can be removed; use `stdiod rm`"
-                .to_string(),
-        ));
-    }
-    let made = servers.iter().filter(|server| server[MANAGED_BY] == LABEL.1).map(|server| text(&server["name"]));
+/// What an earlier run has made. Whatever a server's mark says, what nobody declares now and nobody marked is left alone.
+fn to_prune(servers: &[Value], steps: &[Step]) -> Vec<Step> {
+    let made = servers.iter().filter(|server| server[MANAGED_BY] == MARK).map(|server| text(&server["name"]));
     let gone = made.filter(|name| !steps.iter().any(|step| step.name == *name));
-    Ok(gone.map(|name| Step { name, file: String::new(), plan: Plan::Remove }).collect())
+    gone.map(|name| Step { name, file: String::new(), plan: Plan::Remove }).collect()
 }
 
 impl Plan {
@@ -173,13 +170,13 @@ fn perform(api: &Api, step: &Step) -> Result<Done, Error> {
     match &step.plan {
         Plan::Create(wanted) => {
             let body = Value::Object(wanted.given.clone()).to_string();
-            api.change("POST", &format!("{SERVERS}?wait=false"), body.as_bytes(), LABEL, Wait::Quick)?;
+            api.post(&format!("{SERVERS}?wait=false"), Some(body.as_bytes()), Wait::Quick)?;
             Ok(Done::Created)
         }
         Plan::Change { change, .. } if change.patch.is_empty() => Ok(Done::Unchanged),
         Plan::Change { change, uptime_ms } => {
             let body = Value::Object(change.patch.clone()).to_string();
-            let answer = api.change("PATCH", &server_path(&step.name, ""), body.as_bytes(), LABEL, Wait::Lifecycle)?;
+            let answer = api.change("PATCH", &server_path(&step.name, ""), body.as_bytes(), Wait::Lifecycle)?;
             let after = parse(&answer)?["uptime_ms"].as_u64();
             // Whether the values that were sent are new is told by whether the server was started again for them.
             let goes_on = matches!((*uptime_ms, after), (Some(before), Some(after)) if after >= before);

@@ -13,7 +13,7 @@ const ENVIRONMENT: &str = "environment";
 const FILES: &str = "files";
 
 /// Fields that are absent where nothing was said.
-const OPTIONAL: &[&str] = &["image", "rootfs", "provider", "network", "egress", "user", "workdir"];
+const OPTIONAL: &[&str] = &["image", "rootfs", "provider", "network", "egress", "user", "workdir", "managed_by"];
 
 /// A definition as somebody wants it.
 pub struct Wanted {

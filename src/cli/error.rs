@@ -23,6 +23,10 @@ pub enum Error {
 }
 
 impl Error {
+    pub fn not_ours() -> Error {
+        Error::Fault("the answer is not what stdiod gives: is this the right address?".to_string())
+    }
+
     pub fn exit_code(&self) -> u8 {
         match self {
             Error::Usage(_) | Error::Config(_) => 2,

@@ -43,12 +43,14 @@ fn definitions_of(api: &Api, servers: &[Value]) -> Result<Value, Error> {
     let mut all = Vec::new();
     for server in servers {
         let name = text(&server["name"]);
-        let Some(definition) = definitions::stored(api, &name)? else {
+        let Some(mut definition) = definitions::stored(api, &name)? else {
             return Err(Error::Fault(format!(
                 "the daemon at {} does not tell the definition of {name}: it is too old for an export",
                 api.address()
             )));
         };
+        // Whoever takes it over looks after it in a way of their own.
+        definition.remove("managed_by");
         all.push(Value::Object(definition));
     }
     Ok(json!({"stdiod": EXPORT_VERSION, "servers": all}))

@@ -1,14 +1,16 @@
-//! `import`: servers from a client's configuration, a registry's `server.json`, a bundle or our own export. Everything is
-//! read and compared before anything is registered, and what was registered is removed again if one of them is refused:
-//! all or nothing. Values of variables are never printed.
+//! `import`: servers from a client's configuration, a registry's `server.json`, a bundle or our own export. The document is
+//! read here, where its variables and files are; the daemon compares what comes of it and registers all of it or nothing.
+//! Values of variables are never printed.
 
-use super::api::{Api, SERVERS, Wait, server_path};
-use super::definitions::{self, Wanted};
+use super::api::{Api, Wait, encode};
 use super::error::Error;
 use super::screen::{Form, Screen};
-use super::servers::text;
+use super::servers::{array, parse, text};
 use super::table::{Table, visible};
+use crate::api::import::body::handed_over;
 use crate::api::import::{self, Entry, Surroundings};
+use crate::api::response::ImportAction;
+use crate::api::route::IMPORT;
 use crate::limits::IMPORT_MAX;
 use crate::model::fault::Fault;
 use serde_json::{Value, json};
@@ -38,40 +40,36 @@ pub struct Import {
     /// Leave out the entry of this name; may be repeated
     #[arg(long, value_name = "NAME")]
     skip: Vec<String>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Action {
-    Create,
-    /// The same server is there already.
-    Unchanged,
-    /// Another one of that name is.
-    Taken,
-    /// The document has it switched off.
-    Disabled,
-}
-
-impl Action {
-    fn word(self) -> &'static str {
-        match self {
-            Action::Create => "create",
-            Action::Unchanged => "unchanged",
-            Action::Taken => "name_taken",
-            Action::Disabled => "disabled",
-        }
-    }
+    /// Where servers that have a URL belong to; without it they are refused
+    #[arg(long)]
+    project: Option<String>,
 }
 
 pub fn import(api: &Api, screen: &mut Screen, args: &Import) -> Result<(), Error> {
     let around = Here::of(args)?;
     let entries = import::read(&read_document(&args.file)?, &around).map_err(|fault| refused(&args.file, &fault))?;
-    let planned = plan(api, entries)?;
-    if args.dry_run {
-        return show(screen, &planned);
+    let foreseen = ask(api, args, &entries, true)?;
+    if !args.dry_run {
+        refuse_incomplete(&foreseen)?;
+        ask(api, args, &entries, false)?;
     }
-    refuse_incomplete(&planned)?;
-    register_all(api, &planned)?;
-    show(screen, &planned)
+    show(screen, &foreseen)
+}
+
+/// What the daemon does with the entries, or would do. It gets them with everything that is known here.
+fn ask<'e>(api: &Api, args: &Import, entries: &'e [Entry], dry_run: bool) -> Result<Vec<(&'e Entry, String)>, Error> {
+    let project = args.project.as_ref().map(|project| format!("&project={}", encode(project))).unwrap_or_default();
+    let path = format!("{IMPORT}?dry_run={dry_run}{project}");
+    let body = Value::Object(handed_over(entries)).to_string();
+    let answer = parse(&api.post(&path, Some(body.as_bytes()), Wait::Quick)?)?;
+    let action = |entry: &Entry| match entry.disabled {
+        true => "disabled".to_string(),
+        false => {
+            let told = array(&answer["servers"]).iter().find(|told| told["name"] == entry.name.as_str());
+            told.map_or_else(String::new, |told| text(&told["action"]))
+        }
+    };
+    Ok(entries.iter().map(|entry| (entry, action(entry))).collect())
 }
 
 /// Where a refusal is about a place in the file, it is named.
@@ -81,37 +79,10 @@ fn refused(file: &str, fault: &Fault) -> Error {
     Error::Fault(format!("{file}: {message}"))
 }
 
-fn plan(api: &Api, entries: Vec<Entry>) -> Result<Vec<(Entry, Action)>, Error> {
-    let servers = definitions::servers(api)?;
-    let action = |entry: &Entry| -> Result<Action, Error> {
-        if entry.disabled {
-            return Ok(Action::Disabled);
-        }
-        let Some(status) = servers.iter().find(|server| server["name"] == entry.name.as_str()) else {
-            return Ok(Action::Create);
-        };
-        let Some(is) = definitions::stored(api, &entry.name)? else { return Ok(Action::Taken) };
-        let wanted = Wanted::of(entry.definition.clone()).map_err(|fault| Error::Fault(fault.message))?;
-        match wanted.change_of(Some(&is), status) {
-            Ok(change) if change.fields.is_empty() => Ok(Action::Unchanged),
-            Ok(_) | Err(_) => Ok(Action::Taken),
-        }
-    };
-    entries.into_iter().map(|entry| action(&entry).map(|action| (entry, action))).collect()
-}
-
-fn refuse_incomplete(planned: &[(Entry, Action)]) -> Result<(), Error> {
-    let taken: Vec<&str> =
-        planned.iter().filter(|(_, action)| *action == Action::Taken).map(|(entry, _)| entry.name.as_str()).collect();
-    if !taken.is_empty() {
-        return Err(Error::Fault(format!(
-            "nothing was registered: there is another server called {} (name_taken). Remove it first, or leave the entry \
-             out with --skip",
-            taken.join(", ")
-        )));
-    }
+/// The daemon knows nothing of questions that are about a part of a word.
+fn refuse_incomplete(foreseen: &[(&Entry, String)]) -> Result<(), Error> {
     let mut missing = Vec::new();
-    for (entry, _) in planned.iter().filter(|(_, action)| *action == Action::Create) {
+    for (entry, _) in foreseen.iter().filter(|(_, action)| action == ImportAction::Create.wire()) {
         for need in &entry.needs {
             let about = need.description.as_ref().map(|text| format!(" ({text})")).unwrap_or_default();
             missing.push(format!("  {}{about}, for {}", need.name, entry.name));
@@ -126,33 +97,9 @@ fn refuse_incomplete(planned: &[(Entry, Action)]) -> Result<(), Error> {
     )))
 }
 
-fn register_all(api: &Api, planned: &[(Entry, Action)]) -> Result<(), Error> {
-    let mut done: Vec<&str> = Vec::new();
-    for (entry, _) in planned.iter().filter(|(_, action)| *action == Action::Create) {
-        let body = Value::Object(entry.definition.clone()).to_string();
-        let Err(error) = api.post(&format!("{SERVERS}?wait=false"), Some(body.as_bytes()), Wait::Quick) else {
-            done.push(&entry.name);
-            continue;
-        };
-        let why = error.message().unwrap_or_default();
-        let left: Vec<&str> = done.into_iter().filter(|name| !removed(api, name)).collect();
-        let rest = match left[..] {
-            [] => "nothing is left of this import".to_string(),
-            _ => format!("and could not be removed again: {}", left.join(", ")),
-        };
-        return Err(Error::Fault(format!("`{}` was refused: {why}\n{rest}", entry.from)));
-    }
-    Ok(())
-}
-
-/// It was made a moment ago, and its volumes with it.
-fn removed(api: &Api, name: &str) -> bool {
-    api.delete(&server_path(name, "?volumes=true")).is_ok()
-}
-
-fn show(screen: &mut Screen, planned: &[(Entry, Action)]) -> Result<(), Error> {
+fn show(screen: &mut Screen, planned: &[(&Entry, String)]) -> Result<(), Error> {
     if screen.form == Form::Json {
-        let servers: Vec<Value> = planned.iter().map(|(entry, action)| entry.shown(action.word())).collect();
+        let servers: Vec<Value> = planned.iter().map(|(entry, action)| entry.shown(action)).collect();
         return Ok(screen.json(&json!({ "servers": servers }).to_string())?);
     }
     let mut table = Table::new(&["name", "from", "action", "needs", "runs"]);
@@ -161,7 +108,7 @@ fn show(screen: &mut Screen, planned: &[(Entry, Action)]) -> Result<(), Error> {
         table.row(vec![
             entry.name.clone(),
             entry.from.clone(),
-            action.word().to_string(),
+            action.clone(),
             needs.join(", "),
             runs(&entry.definition),
         ]);
@@ -170,7 +117,8 @@ fn show(screen: &mut Screen, planned: &[(Entry, Action)]) -> Result<(), Error> {
 }
 
 fn runs(definition: &serde_json::Map<String, Value>) -> String {
-    let mut words: Vec<String> = ["image", "command"].iter().filter_map(|key| definition.get(*key)).map(text).collect();
+    let mut words: Vec<String> =
+        ["image", "command", "url"].iter().filter_map(|key| definition.get(*key)).map(text).collect();
     for key in ["args", "cmd"] {
         words.extend(definition.get(key).and_then(Value::as_array).into_iter().flatten().map(text));
     }
@@ -194,6 +142,7 @@ fn read_document(file: &str) -> Result<Vec<u8>, Error> {
 struct Here<'a> {
     set: BTreeMap<String, String>,
     skip: &'a [String],
+    has_project: bool,
     /// Of the document.
     directory: PathBuf,
 }
@@ -209,7 +158,7 @@ impl Here<'_> {
         }
         let file = std::path::absolute(&args.file).unwrap_or_else(|_| PathBuf::from(&args.file));
         let directory = file.parent().map(Path::to_path_buf).unwrap_or_default();
-        Ok(Here { set, skip: &args.skip, directory })
+        Ok(Here { set, skip: &args.skip, has_project: args.project.is_some(), directory })
     }
 
     /// Configurations of a project stand in a directory of their own below it.
@@ -242,5 +191,9 @@ impl Surroundings for Here<'_> {
 
     fn file(&self, path: &str) -> Result<String, String> {
         std::fs::read_to_string(self.directory.join(path)).map_err(|why| why.to_string())
+    }
+
+    fn has_project(&self) -> bool {
+        self.has_project
     }
 }

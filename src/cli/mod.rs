@@ -3,6 +3,7 @@
 
 mod api;
 mod apply;
+mod audit;
 mod connect;
 mod declared;
 mod definitions;
@@ -13,8 +14,10 @@ mod http;
 mod image;
 mod import;
 mod json;
+mod key;
 mod logs;
 mod progress;
+mod project;
 mod register;
 mod screen;
 mod serve;
@@ -125,9 +128,17 @@ enum Command {
     /// List, inspect and remove volumes
     #[command(subcommand)]
     Volume(volume::Volumes),
+    /// External servers, secrets, tools and records of a project
+    #[command(subcommand)]
+    Project(project::Project),
     /// Make, list, rotate and revoke access tokens
     #[command(subcommand)]
     Token(tokens::Token),
+    /// Replace the key that secrets are sealed with
+    #[command(subcommand, alias = "secret")]
+    Key(key::Key),
+    /// Show who changed what, and who was not let in
+    Audit(audit::Audit),
     /// Say what this host can and cannot do, and what to install
     Doctor,
     /// Print a script that completes commands, for a shell
@@ -161,6 +172,9 @@ pub fn run(args: &Args) -> Result<u8, Error> {
         Command::Import(args) => ask(common, |api, screen| import::import(api, screen, args)),
         Command::Export(args) => ask(common, |api, screen| export::export(common, api, screen, args)),
         Command::Apply(args) => ask(common, |api, screen| apply::apply(api, screen, args)),
+        Command::Audit(args) => ask(common, |api, screen| audit::audit(api, screen, args)),
+        Command::Key(command) => ask(common, |api, screen| key::key(api, screen, command)),
+        Command::Project(command) => ask(common, |api, screen| project::project(api, screen, command)),
         Command::Token(command) => ask(common, |api, screen| tokens::token(api, screen, command)),
     }
 }
@@ -208,6 +222,19 @@ mod tests {
             "token create ci --scope mcp:call,admin:read --server a --server b --json",
             "token create ci --scope mcp:call --expires 90d --rate-limit 5:10",
             "token rotate ci --grace 1h --json",
+            "key rotate",
+            "secret rotate",
+            "audit -f --type auth --json",
+            "project servers shop",
+            "project servers shop add s --url http://h/mcp --header A=b",
+            "project servers shop add s --env A=b -- npx -y p",
+            "project servers shop connect s",
+            "project secrets shop set KEY --file key.txt",
+            "project tools shop --json",
+            "project call shop search {} --server s --text",
+            "project calls shop --tool search --limit 5",
+            "project import manifest.json --project shop --product crm",
+            "project unload shop",
             "image import ./layout:latest --name echo:1",
             "image pull r.test:5000/echo:1 --json",
             "image inspect echo:1",

@@ -71,7 +71,7 @@ pub fn ls(api: &Api, screen: &mut Screen, args: &Ls) -> Result<(), Error> {
     for server in array(&parse(&body)?) {
         table.row(vec![
             text(&server["name"]),
-            text(&server["status"]),
+            status_word(server),
             text(&server["provider"]),
             image(server),
             text(&server["restart_count"]),
@@ -161,7 +161,7 @@ pub fn call(api: &Api, screen: &mut Screen, args: &Call) -> Result<(), Error> {
     if screen.form == Form::Json {
         screen.json(&answer)?;
     }
-    let parsed: CallAnswer = serde_json::from_str(&answer).map_err(|_| not_ours())?;
+    let parsed: CallAnswer = serde_json::from_str(&answer).map_err(|_| Error::not_ours())?;
     let result = parsed.result.map_or("null", RawValue::get);
     if screen.form == Form::Human {
         screen.json(result)?;
@@ -191,7 +191,7 @@ fn tool_call(tool: &str, arguments: &str) -> Result<(String, Option<Box<RawValue
 }
 
 /// JSON as the user wrote it, on the command line or on stdin.
-fn json_word(word: &str) -> Result<Box<RawValue>, Error> {
+pub fn json_word(word: &str) -> Result<Box<RawValue>, Error> {
     let text = if word == "-" { read_stdin()? } else { word.to_string() };
     RawValue::from_string(text.trim().to_string())
         .map_err(|why| Error::Usage(format!("the parameters are not valid JSON: {why}")))
@@ -239,6 +239,9 @@ pub fn show_status(screen: &mut Screen, body: &str) -> Result<(), Error> {
         ("created", text(&server["created_at"])),
         ("last used", text(&server["last_used_at"])),
     ];
+    if !server["install"].is_null() {
+        pairs.push(("install", fields(&server["install"])));
+    }
     if server["crash_loop"]["level"].as_u64().is_some_and(|level| level > 0) {
         pairs.push(("crash loop", fields(&server["crash_loop"])));
     }
@@ -252,11 +255,7 @@ pub fn show_status(screen: &mut Screen, body: &str) -> Result<(), Error> {
 }
 
 pub fn parse(body: &str) -> Result<Value, Error> {
-    serde_json::from_str(body).map_err(|_| not_ours())
-}
-
-fn not_ours() -> Error {
-    Error::Fault("the answer is not what stdiod gives: is this the right address?".to_string())
+    serde_json::from_str(body).map_err(|_| Error::not_ours())
 }
 
 pub fn array(value: &Value) -> &[Value] {
@@ -280,6 +279,15 @@ fn fields(value: &Value) -> String {
     let Some(object) = value.as_object() else { return text(value) };
     let known = object.iter().filter(|(_, value)| !value.is_null());
     known.map(|(key, value)| format!("{key} {}", text(value))).collect::<Vec<_>>().join(", ")
+}
+
+/// With how much of its packages is here, while they are fetched.
+pub fn status_word(server: &Value) -> String {
+    let status = text(&server["status"]);
+    match server["install"]["bytes"].as_u64() {
+        Some(bytes) if status == "installing" => format!("{status} {}", size(bytes)),
+        Some(_) | None => status,
+    }
 }
 
 fn image(server: &Value) -> String {

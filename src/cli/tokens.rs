@@ -46,6 +46,9 @@ pub struct Create {
     /// Only for this server; may be repeated
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     server: Vec<String>,
+    /// Only for this project and the servers in it; may be repeated
+    #[arg(long, value_name = "ID", value_delimiter = ',')]
+    project: Vec<String>,
     /// It ends after this time: a number and s, m, h or d, as in 90d
     #[arg(long, value_name = "TIME")]
     expires: Option<String>,
@@ -85,6 +88,9 @@ fn create(api: &Api, screen: &mut Screen, args: &Create) -> Result<(), Error> {
     if !args.server.is_empty() {
         wanted["servers"] = json!(args.server);
     }
+    if !args.project.is_empty() {
+        wanted["projects"] = json!(args.project);
+    }
     if let Some(expires) = &args.expires {
         wanted["expires"] = json!(expires);
     }
@@ -111,16 +117,21 @@ fn ls(api: &Api, screen: &mut Screen) -> Result<(), Error> {
     if screen.form == Form::Json {
         return Ok(screen.json(&body)?);
     }
-    let mut table = Table::new(&["name", "scopes", "servers", "created", "expires", "last used"]);
+    let mut table = Table::new(&["name", "scopes", "servers", "projects", "created", "expires", "last used"]);
     for token in array(&parse(&body)?) {
         let servers = list(&token["servers"]);
-        let servers = if servers.is_empty() { "(all)".to_string() } else { servers };
+        let projects = list(&token["projects"]);
+        let all = |names: &str| match (names, servers.is_empty() && projects.is_empty()) {
+            ("", true) => "(all)".to_string(),
+            (names, _) => names.to_string(),
+        };
         let time = |key: &str| if token[key].is_null() { "never".to_string() } else { text(&token[key]) };
         let (expires, used) = (time("expires_at"), time("last_used_at"));
         table.row(vec![
             text(&token["name"]),
             list(&token["scopes"]),
-            servers,
+            all(&servers),
+            all(&projects),
             text(&token["created_at"]),
             expires,
             used,

@@ -4,7 +4,7 @@
 use super::api::{Api, SERVERS};
 use super::error::Error;
 use super::screen::{Form, Screen};
-use super::servers::{array, parse, queue, text};
+use super::servers::{array, parse, queue, status_word, text};
 use super::table::{Table, size};
 use crate::limits::CLIENT_TOP_EVERY;
 use serde_json::Value;
@@ -57,7 +57,7 @@ fn show(screen: &mut Screen, servers: &Value) -> Result<(), Error> {
         let usage = &server["resource_usage"];
         table.row(vec![
             text(&server["name"]),
-            text(&server["status"]),
+            status_word(server),
             usage["cpu_percent"].as_f64().map(|percent| format!("{percent:.1}%")).unwrap_or_default(),
             usage["memory_bytes"].as_u64().map(size).unwrap_or_default(),
             text(&usage["pids"]),

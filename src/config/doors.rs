@@ -2,18 +2,20 @@
 //! the audit log, rates. Judges values only; the files that are named here are read by whoever uses them.
 
 use super::source::{Found, RateTable, RuleTable, Sources};
-use super::{ConfigError, flag};
+use super::{ConfigError, SECRET_KEY, Surroundings, flag};
 use crate::api::auth::CertificateRule;
 use crate::api::definition::fields::server_name;
 use crate::api::definition::quantity;
 use crate::limits::{
-    AUDIT_BYTES_DEFAULT, AUDIT_BYTES_MIN, CERTIFICATE_RULES_MAX, NAME_MAX, TOKEN_SERVERS_MAX, UNIX_PATH_MAX,
+    AUDIT_BYTES_DEFAULT, AUDIT_BYTES_MIN, CERTIFICATE_RULES_MAX, CONNECTIONS_MAX, NAME_MAX, TOKEN_SERVERS_MAX,
+    UNIX_PATH_MAX,
 };
 use crate::model::principal::Scopes;
 use crate::model::rate::RateLimit;
+use crate::sealing::KeyPlace;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8480);
 
@@ -87,6 +89,23 @@ pub(super) fn listeners(sources: &Sources, tls: bool) -> Result<Vec<Listen>, Con
         return invalid("is empty".to_string(), "name at least one address, such as `127.0.0.1:8480`");
     }
     Ok(listen)
+}
+
+/// Whoever reaches it needs no token, so it is for this machine alone, or speaks TLS.
+pub(super) fn metrics_listener(sources: &Sources, others: &[Listen], tls: bool) -> Result<Option<Listen>, ConfigError> {
+    let Some(Found { value, at }) = sources.string("metrics_listen")? else { return Ok(None) };
+    let invalid = |problem: String, remedy: &str| Err(ConfigError::invalid(at, "metrics_listen", problem, remedy));
+    match listener(&value, tls) {
+        Err(remedy) => invalid(format!("is `{value}`, which is no address"), &remedy),
+        Ok(one) if others.contains(&one) => {
+            invalid(format!("is `{value}`, and so is a listener of `listen`"), "give it an address of its own")
+        }
+        Ok(one) if matches!(one, Listen::Tcp(_)) && !one.is_local() => {
+            let remedy = "use a loopback address, a unix socket, or TLS, or have /metrics scraped with a token";
+            invalid(format!("is `{value}`, which other machines reach in clear text, and it asks for no token"), remedy)
+        }
+        Ok(one) => Ok(Some(one)),
+    }
 }
 
 /// One address, or what to write instead.
@@ -214,7 +233,26 @@ fn rule(table: RuleTable) -> Result<CertificateRule, ConfigError> {
     if servers.len() > TOKEN_SERVERS_MAX {
         return invalid("servers", format!("has more than {TOKEN_SERVERS_MAX}"), "leave it out for all".to_string());
     }
-    Ok(CertificateRule { cn, scopes, servers })
+    Ok(CertificateRule { cn, scopes, servers, projects: Vec::new() })
+}
+
+// --- the key --------------------------------------------------------------------------------------------------------
+
+/// The file that is named; or the credential that systemd has put there for this service; or one of our own.
+pub(super) fn secret_key(sources: &Sources, around: &Surroundings, data_dir: &Path) -> Result<KeyPlace, ConfigError> {
+    if let Some(Found { value, at }) = sources.string("secret_key_file")? {
+        return match value.starts_with('/') {
+            true => Ok(KeyPlace::File(PathBuf::from(value))),
+            false => {
+                let remedy = "write the absolute path of the file that holds the key, or will hold it";
+                Err(ConfigError::invalid(at, "secret_key_file", format!("is `{value}`"), remedy))
+            }
+        };
+    }
+    Ok(match &around.secret_key_credential {
+        Some(path) => KeyPlace::Credential(path.clone()),
+        None => KeyPlace::File(data_dir.join(SECRET_KEY)),
+    })
 }
 
 fn file(sources: &Sources, key: &'static str) -> Result<Option<Found<PathBuf>>, ConfigError> {
@@ -268,6 +306,20 @@ pub(super) fn audit(sources: &Sources) -> Result<Audit, ConfigError> {
         },
     };
     Ok(Audit { calls: flag(sources, "audit_calls")?, max_bytes, on_error })
+}
+
+// --- connections ----------------------------------------------------------------------------------------------------
+
+/// Of one address that has shown no token.
+pub(super) fn peer_connections_max(sources: &Sources) -> Result<Option<usize>, ConfigError> {
+    let Some(Found { value, at }) = sources.quantity("peer_connections_max")? else { return Ok(None) };
+    match value.parse::<usize>() {
+        Ok(most) if (1..=CONNECTIONS_MAX).contains(&most) => Ok(Some(most)),
+        Ok(_) | Err(_) => {
+            let remedy = format!("write a number from 1 to {CONNECTIONS_MAX}");
+            Err(ConfigError::invalid(at, "peer_connections_max", format!("is `{value}`"), remedy))
+        }
+    }
 }
 
 // --- rates ----------------------------------------------------------------------------------------------------------

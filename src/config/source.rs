@@ -21,10 +21,12 @@ const fn key(name: &'static str) -> Key {
 
 const KEYS: &[Key] = &[
     key("listen"),
+    key("metrics_listen"),
     key("data_dir"),
     key("auth"),
     key("socket_group"),
     Key { name: "database_url", alias: Some("DATABASE_URL") },
+    key("standby"),
     key("log"),
     Key { name: "default_provider", alias: Some("WORKSPACE_DEFAULT_PROVIDER") },
     Key { name: "default_network", alias: Some("WORKSPACE_NETWORK_NAME") },
@@ -36,6 +38,9 @@ const KEYS: &[Key] = &[
     key("tls_client_ca"),
     key("tls_client_auth"),
     key("insecure_http"),
+    key("public_url"),
+    key("peer_connections_max"),
+    key("secret_key_file"),
     key("audit_calls"),
     key("audit_max_bytes"),
     key("audit_on_error"),
@@ -44,12 +49,17 @@ const KEYS: &[Key] = &[
     key("insecure_registries"),
     key("default_registry"),
     key("tool_separator"),
+    key("record_arguments"),
+    key("records_keep_days"),
 ];
 /// Only in the file: a table per provider or network does not fit a variable.
 const PROVIDERS: &str = "providers";
 const NETWORKS: &str = "networks";
 const RULES: &str = "tls_client_rules";
 const RATE: &str = "rate_limit";
+const CEILINGS: &str = "ceilings";
+const OAUTH: &str = "oauth";
+const OAUTH_RULES: &str = "oauth.rules";
 const PREFIX: &str = "STDIOD_";
 /// What the client subcommands read; no settings of the daemon.
 const CLIENT_VARIABLES: &[&str] = &["STDIOD_CONFIG", "STDIOD_TOKEN", "STDIOD_URL", "STDIOD_CA"];
@@ -100,6 +110,37 @@ pub(super) struct RuleTable {
     pub cn: Option<Found<String>>,
     pub scopes: Option<Found<Vec<String>>>,
     pub servers: Option<Found<Vec<String>>>,
+}
+
+/// `[ceilings]`; its amounts as they were written.
+#[derive(Default)]
+pub(super) struct CeilingsTable {
+    pub cpu: Option<Found<String>>,
+    pub memory: Option<Found<String>>,
+    pub disk: Option<Found<String>>,
+    pub pids: Option<Found<String>>,
+    pub host_addresses: Option<Found<Vec<String>>>,
+    pub host_ports: Option<Found<Vec<String>>>,
+    pub networks: Option<Found<Vec<String>>>,
+}
+
+/// `[oauth]`, its values still unjudged.
+pub(super) struct OAuthTable {
+    pub at: Place,
+    pub issuer: Option<Found<String>>,
+    pub audience: Option<Found<String>>,
+    pub jwks_uri: Option<Found<String>>,
+    pub rules: Vec<ClaimRuleTable>,
+}
+
+/// One `[[oauth.rules]]`.
+pub(super) struct ClaimRuleTable {
+    pub at: Place,
+    pub claim: Option<Found<String>>,
+    pub value: Option<Found<String>>,
+    pub scopes: Option<Found<Vec<String>>>,
+    pub servers: Option<Found<Vec<String>>>,
+    pub projects: Option<Found<Vec<String>>>,
 }
 
 /// `[rate_limit]`; its numbers as they were written.
@@ -189,6 +230,16 @@ impl<'a> Sources<'a> {
         file.table.get(RATE).map(|value| file.rate(value)).transpose()
     }
 
+    pub fn ceilings(&self) -> Result<Option<CeilingsTable>, ConfigError> {
+        let Some(file) = &self.file else { return Ok(None) };
+        file.table.get(CEILINGS).map(|value| file.ceilings(value)).transpose()
+    }
+
+    pub fn oauth(&self) -> Result<Option<OAuthTable>, ConfigError> {
+        let Some(file) = &self.file else { return Ok(None) };
+        file.table.get(OAUTH).map(|value| file.oauth(value)).transpose()
+    }
+
     fn tables<T>(
         &self,
         key: &str,
@@ -233,7 +284,8 @@ impl<'a> File<'a> {
             why: error.message().lines().collect::<Vec<_>>().join(", "),
         })?;
         let file = File { path, text, table: table.into_inner() };
-        let names: Vec<&str> = KEYS.iter().map(|known| known.name).chain([PROVIDERS, NETWORKS, RULES, RATE]).collect();
+        let names: Vec<&str> =
+            KEYS.iter().map(|known| known.name).chain([PROVIDERS, NETWORKS, RULES, RATE, CEILINGS, OAUTH]).collect();
         file.refuse_unknown(&file.table, "", &names)?;
         Ok(file)
     }
@@ -307,9 +359,72 @@ impl<'a> File<'a> {
         Ok(RateTable { at, per_second: number("per_second")?, burst: number("burst")? })
     }
 
+    fn ceilings(&self, value: &Spanned<DeValue<'a>>) -> Result<CeilingsTable, ConfigError> {
+        let DeValue::Table(table) = value.get_ref() else {
+            return Err(self.wrong_type(CEILINGS, value, "a table, as in `memory = \"1G\"`"));
+        };
+        let names = ["cpu", "memory", "disk", "pids", "host_addresses", "host_ports", "networks"];
+        self.refuse_unknown(table, &format!("{CEILINGS}."), &names)?;
+        let number =
+            |key: &str| table.get(key).map(|value| self.quantity(&format!("{CEILINGS}.{key}"), value)).transpose();
+        let list = |key: &str| table.get(key).map(|value| self.list(&format!("{CEILINGS}.{key}"), value)).transpose();
+        Ok(CeilingsTable {
+            cpu: number("cpu")?,
+            memory: number("memory")?,
+            disk: number("disk")?,
+            pids: number("pids")?,
+            host_addresses: list("host_addresses")?,
+            host_ports: list("host_ports")?,
+            networks: list("networks")?,
+        })
+    }
+
+    fn oauth(&self, value: &Spanned<DeValue<'a>>) -> Result<OAuthTable, ConfigError> {
+        let DeValue::Table(table) = value.get_ref() else {
+            return Err(self.wrong_type(OAUTH, value, "a table with `issuer`"));
+        };
+        self.refuse_unknown(table, &format!("{OAUTH}."), &["issuer", "audience", "jwks_uri", "rules"])?;
+        let string = |key: &str| table.get(key).map(|value| self.string(&format!("{OAUTH}.{key}"), value)).transpose();
+        let rules = match table.get("rules") {
+            None => Vec::new(),
+            Some(value) => match value.get_ref().as_array() {
+                Some(rules) => rules.iter().map(|rule| self.claim_rule(rule)).collect::<Result<_, _>>()?,
+                None => return Err(self.wrong_type(OAUTH_RULES, value, "tables: `[[oauth.rules]]`")),
+            },
+        };
+        Ok(OAuthTable {
+            at: self.place(value.span().start),
+            issuer: string("issuer")?,
+            audience: string("audience")?,
+            jwks_uri: string("jwks_uri")?,
+            rules,
+        })
+    }
+
+    fn claim_rule(&self, value: &Spanned<DeValue<'a>>) -> Result<ClaimRuleTable, ConfigError> {
+        let DeValue::Table(table) = value.get_ref() else {
+            return Err(self.wrong_type(OAUTH_RULES, value, "a table with `claim`, `value` and `scopes`"));
+        };
+        let inside = format!("{OAUTH_RULES}.");
+        self.refuse_unknown(table, &inside, &["claim", "value", "scopes", "servers", "projects"])?;
+        let string = |key: &str| table.get(key).map(|value| self.string(&format!("{inside}{key}"), value)).transpose();
+        let list = |key: &str| table.get(key).map(|value| self.list(&format!("{inside}{key}"), value)).transpose();
+        Ok(ClaimRuleTable {
+            at: self.place(value.span().start),
+            claim: string("claim")?,
+            value: string("value")?,
+            scopes: list("scopes")?,
+            servers: list("servers")?,
+            projects: list("projects")?,
+        })
+    }
+
     fn quantity(&self, key: &str, value: &Spanned<DeValue<'a>>) -> Result<Found<String>, ConfigError> {
         match value.get_ref() {
             DeValue::Integer(number) => {
+                Ok(Found { value: number.as_str().to_string(), at: self.place(value.span().start) })
+            }
+            DeValue::Float(number) => {
                 Ok(Found { value: number.as_str().to_string(), at: self.place(value.span().start) })
             }
             _ => self.string(key, value),

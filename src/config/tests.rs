@@ -6,7 +6,7 @@ const FILE: &str = "/etc/stdiod/stdiod.toml";
 
 fn around(variables: &[(&str, &str)]) -> Surroundings {
     let variables = variables.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
-    Surroundings { variables, root: true }
+    Surroundings { variables, root: true, secret_key_credential: None }
 }
 
 fn parse(text: &str, variables: &[(&str, &str)]) -> Result<Config, ConfigError> {
@@ -201,6 +201,16 @@ fn auth_off_is_refused_when_any_listener_can_be_reached_from_outside() {
     }
     let said = complaint("auth = \"off\"\ninsecure_http = true", &[("STDIOD_LISTEN", "0.0.0.0:1")]);
     assert!(said.contains("0.0.0.0:1"), "whoever sets the listener: {said}");
+}
+
+#[test]
+fn a_listener_for_metrics_is_for_this_machine_alone_and_has_its_own_address() {
+    assert_eq!(parse("", &[]).unwrap().metrics_listen, None);
+    assert_eq!(parse("metrics_listen = \"127.0.0.1:9\"", &[]).unwrap().metrics_listen, Some(tcp("127.0.0.1:9")));
+    let said = complaint("metrics_listen = \"0.0.0.0:9\"", &[]);
+    assert!(said.contains("other machines reach"), "{said}");
+    let said = complaint("metrics_listen = \"127.0.0.1:8480\"", &[]);
+    assert!(said.contains("so is a listener of `listen`"), "{said}");
 }
 
 #[test]
@@ -452,4 +462,84 @@ fn a_group_of_the_unix_sockets_is_a_name_and_the_control_socket_is_not_for_confi
     assert!(said.contains("`socket_group` is `a:b`; write the name"), "{said}");
     let said = complaint("data_dir = \"/d\"\nlisten = [\"unix:/d/control.sock\"]", &[]);
     assert!(said.contains("line 2: `listen` holds `unix:/d/control.sock`, the daemon's own socket"), "{said}");
+}
+
+#[test]
+fn the_key_is_in_the_file_that_is_named_or_a_credential_or_the_data_directory() {
+    let credential = PathBuf::from("/run/credentials/stdiod.service/secret.key");
+    let given = Surroundings { secret_key_credential: Some(credential.clone()), ..around(&[]) };
+    assert_eq!(Config::parse(None, &given).unwrap().secret_key, KeyPlace::Credential(credential));
+    let ours = parse("data_dir = \"/srv/stdiod\"", &[]).unwrap().secret_key;
+    assert_eq!(ours, KeyPlace::File("/srv/stdiod/secret.key".into()));
+    let named = parse("secret_key_file = \"/etc/stdiod/key\"", &[]).unwrap().secret_key;
+    assert_eq!(named, KeyPlace::File("/etc/stdiod/key".into()));
+    assert!(complaint("secret_key_file = \"key\"", &[]).contains("absolute path"));
+}
+
+#[test]
+fn an_authorization_server_is_judged_key_by_key() {
+    let head = "public_url = \"https://Mcp.example:443/\"\n[oauth]\nissuer = \"https://as.example\"\n";
+    let server = parse(head, &[]).unwrap().auth_server.expect("configured");
+    assert_eq!((server.oauth.issuer.as_str(), server.jwks_uri), ("https://as.example", None));
+    assert!(server.oauth.resource.is_all_of("https://mcp.example"), "as clients write it");
+    let rule = "[[oauth.rules]]\nclaim = \"scp\"\nvalue = \"x.call\"\nscopes = [\"mcp:call\"]\nprojects = [\"shop\"]\n";
+    let rules = parse(&format!("{head}{rule}"), &[]).unwrap().auth_server.unwrap().oauth.rules;
+    assert_eq!((rules[0].value.as_str(), rules[0].projects.len()), ("x.call", 1));
+    let local = "public_url = \"http://127.0.0.1:1\"\n[oauth]\nissuer = \"http://localhost:2/realms/a\"\n";
+    assert!(parse(local, &[]).is_ok());
+    for (text, part) in [
+        ("[oauth]\nissuer = \"https://as\"".to_string(), "`public_url`, which is missing"),
+        ("public_url = \"https://a\"\n[oauth]\naudience = \"x\"".to_string(), "`oauth.issuer` is missing"),
+        ("public_url = \"mcp.example\"".to_string(), "`public_url` is `mcp.example`"),
+        ("public_url = \"https://a/?x\"".to_string(), "`public_url`"),
+        (head.replace("https://as.example", "http://as.example"), "clear text"),
+        (head.replace("https://as.example", "as.example"), "no address"),
+        (format!("{head}jwks_uri = \"http://as.example/k\""), "`oauth.jwks_uri`"),
+        (format!("{head}audience = \"\""), "`oauth.audience`"),
+        (format!("{head}secret = \"x\""), "`oauth.secret` is no setting"),
+        (format!("{head}{}", rule.replace("mcp:call", "mcp:cal")), "`oauth.rules.scopes` holds `mcp:cal`"),
+        (format!("{head}{}", rule.replace("scopes = [\"mcp:call\"]\n", "")), "`oauth.rules.scopes` is missing"),
+        (format!("{head}{}", rule.replace("claim = \"scp\"\n", "")), "`oauth.rules.claim` is missing"),
+        (format!("{head}{}", rule.replace("x.call", "x y")), "`oauth.rules.value`"),
+        (format!("{head}{}", rule.replace("shop", "s h")), "`oauth.rules.projects`"),
+    ] {
+        let told = complaint(&text, &[]);
+        assert!(told.contains(part), "{text}: {told}");
+    }
+}
+
+#[test]
+fn ceilings_are_those_of_a_plain_server_unless_something_else_is_said() {
+    let config = parse("", &[]).unwrap();
+    assert_eq!(config.ceilings, Ceilings::default());
+    let text = "[ceilings]\ncpu = 1.5\nmemory = \"2G\"\npids = 64\nhost_addresses = [\"10.0.0.1\"]\n\
+        host_ports = [\"80\", \"8000-8999\"]\nnetworks = []";
+    let ceilings = parse(text, &[]).unwrap().ceilings;
+    assert_eq!((ceilings.cpu_milli, ceilings.memory_bytes, ceilings.pids), (1500, 2 << 30, 64));
+    assert_eq!(ceilings.disk_bytes, Ceilings::default().disk_bytes);
+    assert_eq!(ceilings.host_ports, [80..=80, 8000..=8999]);
+    assert!(ceilings.networks.is_empty() && ceilings.host_addresses.len() == 1);
+    for (line, part) in [
+        ("cpu = \"x\"", "`ceilings.cpu` is `x`"),
+        ("memory = -1", "`ceilings.memory`"),
+        ("pids = 0.5", "`ceilings.pids`"),
+        ("host_ports = [\"9-8\"]", "`ceilings.host_ports` holds `9-8`"),
+        ("host_ports = [\"0\"]", "`ceilings.host_ports`"),
+        ("host_addresses = [\"localhost\"]", "`ceilings.host_addresses`"),
+        ("networks = [\"a b\"]", "`ceilings.networks`"),
+        ("ports = []", "`ceilings.ports` is no setting"),
+    ] {
+        let told = complaint(&format!("[ceilings]\n{line}"), &[]);
+        assert!(told.contains(part), "{line}: {told}");
+    }
+}
+
+#[test]
+fn connections_of_one_address_are_a_number() {
+    assert_eq!(parse("", &[]).unwrap().peer_connections_max, None);
+    assert_eq!(parse("peer_connections_max = 64", &[]).unwrap().peer_connections_max, Some(64));
+    assert_eq!(parse("", &[("STDIOD_PEER_CONNECTIONS_MAX", "8")]).unwrap().peer_connections_max, Some(8));
+    for wrong in ["0", "-1", "\"many\"", "1000000"] {
+        assert!(complaint(&format!("peer_connections_max = {wrong}"), &[]).contains("`peer_connections_max` is"));
+    }
 }

@@ -11,11 +11,12 @@ use crate::model::definition::{Definition, PullPolicy};
 use crate::model::endpoint::{Endpoint, LinkFault, ParamHeaders};
 use crate::model::external::ToolCallRecord;
 use crate::model::fault::Fault;
-use crate::model::instance::{Exit, LaunchFault, PullStep, StopSignal};
+use crate::model::instance::{Exit, LaunchFault, Packages, PullStep, StopSignal};
 use crate::model::log::LogEntry;
 use crate::model::news::News;
 use crate::model::principal::Principal;
 use crate::model::records::{Decision, Snapshot, StoreOp, StoreOutcome};
+use crate::model::status::Usage;
 use crate::shares::Short;
 use crate::wire::lines::Line;
 use std::sync::Arc;
@@ -42,6 +43,10 @@ pub enum Input<'a> {
     /// Connected. The first time it brings everything that was stored.
     StoreOpened { snapshot: Option<Box<Snapshot>> },
     StoreLost { why: String },
+    /// Another daemon works on the database, and this one waits for it to end.
+    StoreHeld,
+    /// Another daemon works on the database, and this one must end.
+    StoreDenied { why: String },
     StoreDone { seq: StoreSeq, outcome: StoreOutcome },
     /// What `StoreOp::ReadCalls` has asked for, newest first.
     CallsRead { seq: StoreSeq, calls: Vec<ToolCallRecord> },
@@ -60,6 +65,8 @@ pub enum Input<'a> {
 
     // --- instances
     Launched { instance: InstanceId },
+    /// What was launched is not the server yet, but fetches its packages: whether they are here says its exit.
+    InstallBegun { instance: InstanceId },
     /// The port of a server without a bridge takes connections.
     PortOpened { instance: InstanceId },
     LaunchFailed { instance: InstanceId, why: LaunchFault },
@@ -73,6 +80,8 @@ pub enum Input<'a> {
     StderrRead { instance: InstanceId, bytes: &'a [u8] },
     /// Always the last word about an instance that was launched; stdout has been read to its end before.
     Exited { instance: InstanceId, exit: Exit },
+    /// What some instances use just now.
+    Measured { looks: Vec<(InstanceId, Usage)> },
     // --- connections to external servers, which are instances too
     /// Messages may be written.
     Connected { instance: InstanceId },
@@ -109,7 +118,8 @@ pub enum Output {
 
     // --- instances
     /// `server`: whose share it is that the instance takes.
-    Launch { instance: InstanceId, server: ServerId, provider: String, definition: Arc<Definition> },
+    /// `Launched`, `InstallBegun` or `LaunchFailed` follows.
+    Launch { instance: InstanceId, server: ServerId, provider: String, definition: Arc<Definition>, packages: Packages },
     /// Reach an external server. `Connected` or `LinkLost` follows; from then on it is an instance like any other.
     Connect { instance: InstanceId, server: ServerId, endpoint: Arc<Endpoint> },
     /// The version of the protocol that was agreed on with an external server, for the headers of all that follows.

@@ -25,6 +25,12 @@ pub enum Timer {
     List(PeerId, Listing),
     /// When those who see all servers at once may hear of a list again.
     JointList(Listing),
+    /// A request of an MCP client that waits for links of a project.
+    ProjectWait(u64),
+    /// Records of tool calls that wait for more to come.
+    Records,
+    /// Records that are older than they are kept.
+    OldRecords,
     /// When an instance that was asked to stop loses its stdin.
     Stdin(InstanceId),
     /// When it is told how many lines of a server's log were not kept.

@@ -2,6 +2,8 @@
 //! `tests/sim.rs` drives it with invented ones. One `Core` per daemon; its parts own their state, this file only
 //! passes events between them. Invariant: after each `handle` nothing is left half done, and `poll_output` says it all.
 
+#![forbid(unsafe_code)]
+
 pub mod clients;
 pub mod contract;
 pub mod deadlines;
@@ -19,7 +21,6 @@ mod shutdown;
 mod work;
 
 use crate::api::auth::Tokens;
-use crate::api::response::Answer;
 use crate::core::clients::Clients;
 use crate::core::contract::{Input, Now, Output};
 use crate::core::effects::{Effects, Timer};
@@ -78,10 +79,12 @@ impl Core {
         assert!(!settings.providers.is_empty(), "a daemon has a default provider, usable or not");
         let mut effects = Effects::new(settings.seed);
         let mcp = Mcp::new(Seal::new(effects.entropy.bytes()));
+        let mut servers = Servers::default();
+        servers.tokens.announce(settings.resource.clone());
         Core {
             settings,
             phase: Phase::Booting { swept: false },
-            servers: Servers::default(),
+            servers,
             hosting: Hosting::default(),
             peers: Peers::default(),
             mcp,
@@ -129,6 +132,7 @@ impl Core {
         self.peers.calls.is_empty()
             && self.clients.parked.len() == self.clients.watchers.len()
             && self.servers.outbox.is_clean()
+            && self.projects.records.is_empty()
             && self.servers.decisions.are_recorded()
             && self.servers.known.values().all(|server| server.removing.is_none())
             && self.peers.known.values().all(|peer| !peer.leaving)
@@ -141,6 +145,8 @@ impl Core {
             Input::ShutdownAsked => self.shutdown_asked(),
             Input::StoreOpened { snapshot } => self.store_opened(snapshot),
             Input::StoreLost { why } => self.store_lost(&why),
+            Input::StoreHeld => self.servers.stands_by = true,
+            Input::StoreDenied { why } => self.store_denied(&why),
             Input::StoreDone { seq, outcome } => self.store_done(seq, outcome),
             Input::CallsRead { seq, calls } => self.calls_read(seq, calls),
             Input::DecisionsKept { version, outcome } => self.decisions_kept(version, outcome),
@@ -159,6 +165,12 @@ impl Core {
                 self.advance_instance(instance, Event::LaunchFailed(why));
                 self.grant_slots();
             }
+            Input::InstallBegun { instance } => {
+                self.hosting.launching.remove(&instance);
+                self.know_install(instance);
+                self.advance_instance(instance, Event::InstallBegun);
+                self.grant_slots();
+            }
             Input::PortOpened { instance } => self.advance_instance(instance, Event::Greeted),
             Input::LineRead { instance, line } => self.line_read(instance, line),
             Input::LineBegun { instance } => self.line_begun(instance),
@@ -166,10 +178,11 @@ impl Core {
             Input::StderrRead { instance, bytes } => self.stderr_read(instance, bytes),
             Input::Exited { instance, exit } => self.advance_instance(instance, Event::Exited(exit)),
             Input::Unwritten { call, short } => self.unwritten(call, short),
-            Input::Undelivered { instance: _, call, fault } => self.end_call(call, Answer::Refused(fault)),
+            Input::Undelivered { instance: _, call, fault } => self.undelivered(call, fault),
             Input::Connected { instance } => self.advance_instance(instance, Event::Launched),
             Input::LinkLost { instance, why } => self.link_lost(instance, why),
             Input::VolumesRemoved { server, outcome } => self.volumes_removed(server, outcome),
+            Input::Measured { looks } => self.measured(&looks),
             Input::LogRestored { server, entries } => self.log_restored(server, entries),
             Input::Reconfigured { default_provider } => self.settings.prefer(default_provider),
         }
@@ -189,6 +202,9 @@ impl Core {
                 Timer::Session(id) => self.session_elapsed(id),
                 Timer::List(id, list) => self.fetch_due(id, list),
                 Timer::JointList(list) => self.tell_joint(list),
+                Timer::Records => self.records_elapsed(),
+                Timer::OldRecords => self.clean_records(),
+                Timer::ProjectWait(wait) => self.links_awaited_in_vain(wait),
                 Timer::Stdin(instance) => self.effects.outputs.push_back(Output::CloseStdin { instance }),
                 Timer::Unkept(server) => self.tell_unkept(server),
                 Timer::Flush => self.flush(),
@@ -214,10 +230,12 @@ impl Core {
 
     fn store_opened(&mut self, snapshot: Option<Box<Snapshot>>) {
         self.servers.outbox.opened();
+        self.servers.stands_by = false;
         if let Some(snapshot) = snapshot
             && !self.servers.loaded
         {
             self.load(*snapshot);
+            self.clean_records();
         }
         self.finish_boot();
         self.flush();
@@ -271,7 +289,9 @@ impl Core {
         let before = (peer.life.status(), peer.life.instance());
         let why = clients::news::event_name(&event);
         let actions = peer.life.handle(event, &peer.definition, self.effects.now.mono_ms);
-        let failed = actions.iter().any(|action| matches!(action, Action::Crashed { .. } | Action::Fault { .. }));
+        let failed = actions.iter().any(|action| {
+            matches!(action, Action::Crashed { .. } | Action::Fault { .. } | Action::InstallFailed { .. })
+        });
         self.act_all(id, actions);
         let Some(peer) = self.peers.known.get(&id) else { return };
         let after = peer.life.status();
@@ -285,6 +305,7 @@ impl Core {
         self.review_queue(id);
         self.forget_if_left(id);
         self.tell_waiting(server);
+        self.follow_offer(server);
         self.follow_project(server);
         // Last: it may be the end of this peer, and its actions needed it to the last.
         if failed {
@@ -319,7 +340,7 @@ impl Core {
                 true => self.hosting.restart_queue.push_back(id),
                 false => self.hosting.start_queue.push_back(id),
             },
-            Action::Launch { instance } => {
+            Action::Launch { instance, packages } => {
                 peer.begin_instance();
                 let server = peer.server;
                 let definition = match self.launchable(id) {
@@ -329,9 +350,14 @@ impl Core {
                 let provider = definition.provider.clone().unwrap_or_else(|| self.settings.providers[0].clone());
                 self.hosting.instances.insert(instance, id);
                 self.hosting.launching.insert(instance);
-                self.effects.outputs.push_back(Output::Launch { instance, server, provider, definition });
+                let launch = Output::Launch { instance, server, provider, definition, packages };
+                self.effects.outputs.push_back(launch);
                 self.outbox_mark(id);
             }
+            Action::Installing { .. } => self.install_begun(id),
+            Action::Installed => self.installed(id),
+            Action::InstallFailed { instance, cause } => self.install_failed(id, instance, cause),
+            Action::InstallGivenUp => self.install_given_up(id),
             Action::Open => return Some(Event::Slot { instance: self.hosting.mint_instance() }),
             Action::Connect { instance } => return self.connect_external(id, instance),
             Action::LinkFailed { why, was_up } => self.link_failed(id, why, was_up),
@@ -383,7 +409,11 @@ impl Core {
         self.end_stderr(id, instance);
         let peer = self.peers.known.get_mut(&id).expect("advance holds it");
         peer.pulse = None;
+        if peer.installing.take_if(|installing| *installing == instance).is_some() {
+            self.put_install_by(id);
+        }
         self.effects.deadlines.cancel(Timer::Pulse(id));
+        let peer = self.peers.known.get_mut(&id).expect("advance holds it");
         let fault = peer.end_fault();
         self.fail_in_flight(id, &fault);
         let was_started = self.hosting.instances.remove(&instance).is_some();
@@ -433,6 +463,10 @@ impl Core {
         peer.last_crash = Some(LastCrash { at_unix_ms: now.unix_ms, exit_code, signal, oom: exit.oom, stderr_tail });
         peer.ended_by = Some(exit);
         peer.restart_due = true;
+        if let Some(server) = self.servers.known.get_mut(&peer.server) {
+            server.tally.crashes += 1;
+            server.tally.out_of_memory += u64::from(exit.oom);
+        }
         self.note(id, how);
     }
 

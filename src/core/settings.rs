@@ -1,7 +1,10 @@
 //! What the core must know of its daemon: its configuration, and what was found out about the host. It changes twice: when
 //! it is known which providers work (`provide`), and when SIGHUP names another default provider (`prefer`).
 
+use crate::api::auth::resource::Resource;
+use crate::model::ceilings::Ceilings;
 use crate::model::records::Decision;
+use std::sync::Arc;
 
 /// What the core must know of its daemon.
 #[derive(Default)]
@@ -27,7 +30,15 @@ pub struct Settings {
     pub decisions: Vec<Decision>,
     /// Between a server's name and that of its tool, where all servers are offered at once.
     pub separator: String,
+    /// Are the arguments of projects' tool calls recorded?
+    pub record_arguments: bool,
+    /// For how long records of them are kept; 0: for ever.
+    pub records_keep_days: u32,
     pub seed: [u8; 32],
+    /// What those who are limited may give a server.
+    pub ceilings: Ceilings,
+    /// What clients are told of who gives tokens; none: nobody but this daemon does.
+    pub resource: Option<Arc<Resource>>,
 }
 
 impl Settings {

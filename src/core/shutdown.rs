@@ -30,6 +30,23 @@ impl Core {
         }
     }
 
+    /// Another daemon has the database, and starts what this one runs, or has done so: nothing may go on here, not even until
+    /// the calls in flight have ended. Nothing is written any more either, and what had to be is the other's to know.
+    pub(in crate::core) fn store_denied(&mut self, why: &str) {
+        log::error!("this daemon ends: {why}");
+        self.servers.outbox.lost();
+        match self.phase {
+            Phase::Booting { .. } | Phase::Running | Phase::Draining | Phase::Stopping => {
+                self.phase = Phase::Stopping;
+                for id in self.peer_ids() {
+                    self.advance(id, Event::KillNow);
+                }
+            }
+            Phase::Flushing => self.leave(),
+            Phase::Over => {}
+        }
+    }
+
     /// Moves the shutdown on as soon as its present phase has nothing left to wait for.
     pub(in crate::core) fn follow_shutdown(&mut self) {
         if self.phase == Phase::Draining && self.peers.known.values().all(|peer| peer.lane.in_flight().is_empty()) {
@@ -40,7 +57,8 @@ impl Core {
             self.effects.deadlines.set(Timer::Shutdown, self.effects.now.mono_ms + STORE_WAIT.as_millis() as u64);
             self.flush();
         }
-        if self.phase == Phase::Flushing && (self.servers.outbox.is_clean() || !self.servers.outbox.available()) {
+        let is_written = self.servers.outbox.is_clean() && self.projects.records.is_empty();
+        if self.phase == Phase::Flushing && (is_written || !self.servers.outbox.available()) {
             self.leave();
         }
     }

@@ -1,6 +1,7 @@
 //! What a server is, as its operator defined it: validated once by `api/register.rs`, kept in the store as JSON, and
 //! read by the core (policy), the sandbox (spec) and the API (status). It never changes while an instance lives.
 
+use crate::model::external::ProjectId;
 use ::core::fmt;
 use ::core::net::{IpAddr, Ipv4Addr};
 use serde::{Deserialize, Serialize};
@@ -53,12 +54,21 @@ pub struct Definition {
     pub user: Option<String>,
     pub workdir: Option<String>,
     pub files: BTreeMap<String, String>,
+    /// The project whose tools it is among, and whose tokens see it.
+    #[serde(default)]
+    pub project: Option<ProjectId>,
+    /// What made it and looks after it, as `stdiod apply` does.
+    #[serde(default)]
+    pub managed_by: Option<String>,
     pub max_in_flight: u32,
     pub queue_max: u32,
     pub shared: bool,
     pub framing: Framing,
     pub request_timeout_ms: u64,
     pub startup_timeout_ms: u64,
+    /// For one attempt to fetch its packages.
+    #[serde(default = "install_timeout_ms")]
+    pub install_timeout_ms: u64,
     pub health: Health,
     pub crash_loop: CrashLoop,
 }
@@ -126,6 +136,10 @@ pub struct PortMapping {
     pub container: u16,
     #[serde(default = "loopback")]
     pub address: IpAddr,
+}
+
+fn install_timeout_ms() -> u64 {
+    crate::limits::INSTALL_TIMEOUT_DEFAULT.as_millis() as u64
 }
 
 fn loopback() -> IpAddr {
@@ -282,12 +296,15 @@ pub mod tests {
             user: None,
             workdir: None,
             files: BTreeMap::new(),
+            project: None,
+            managed_by: None,
             max_in_flight: 1,
             queue_max: 256,
             shared: true,
             framing: Framing::Auto,
             request_timeout_ms: 30_000,
             startup_timeout_ms: 60_000,
+            install_timeout_ms: 600_000,
             health: Health::default(),
             crash_loop: CrashLoop::default(),
         }

@@ -20,7 +20,7 @@ pub struct Endpoint {
     /// `http`, `https`, `ws` or `wss`.
     pub url: String,
     pub headers: Vec<(String, String)>,
-    /// Who vouches for the server, instead of those whom the system trusts.
+    /// Who vouches for the server and for whoever gives out its tokens, beside those whom the system trusts.
     pub tls_ca: Option<PathBuf>,
     pub auth: Option<ClientCredentials>,
     /// Until messages may be written.
@@ -28,7 +28,7 @@ pub struct Endpoint {
 }
 
 /// A token that is fetched with these (RFC 6749, 4.4), and shown as `Authorization: Bearer …`.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct ClientCredentials {
     pub token_url: String,
     pub client_id: String,

@@ -115,6 +115,22 @@ pub struct ExternalSpec {
     pub breaker: Option<Breaker>,
 }
 
+impl ExternalSpec {
+    /// Headers or variables of these names are as `other` has them, if it has them.
+    pub fn keep_values_of<'n>(&mut self, other: &ExternalSpec, names: impl Iterator<Item = &'n str>) {
+        let (own, others) = match (&mut self.target, &other.target) {
+            (Target::Remote(own), Target::Remote(other)) => (&mut own.headers, &other.headers),
+            (Target::Program(own), Target::Program(other)) => (&mut own.env, &other.env),
+            (Target::Remote(_) | Target::Program(_), _) => return,
+        };
+        for name in names {
+            if let Some((name, value)) = others.get_key_value(name) {
+                own.insert(name.clone(), value.clone());
+            }
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// `stdio`: a program of the host, in a sandbox.

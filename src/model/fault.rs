@@ -25,6 +25,7 @@ pub enum Code {
     SecretMissing,
     ProviderUnusable,
     QueueFull,
+    RateLimited,
     HeadersTooLarge,
     NotImplemented,
     RestartFailed,
@@ -44,7 +45,7 @@ pub enum Code {
 }
 
 impl Code {
-    pub const ALL: [Code; 36] = [
+    pub const ALL: [Code; 37] = [
         Code::InvalidRequest,
         Code::UnknownField,
         Code::InvalidJson,
@@ -65,6 +66,7 @@ impl Code {
         Code::SecretMissing,
         Code::ProviderUnusable,
         Code::QueueFull,
+        Code::RateLimited,
         Code::HeadersTooLarge,
         Code::NotImplemented,
         Code::RestartFailed,
@@ -106,6 +108,7 @@ impl Code {
             Code::SecretMissing => ("secret_missing", 422),
             Code::ProviderUnusable => ("provider_unusable", 422),
             Code::QueueFull => ("queue_full", 429),
+            Code::RateLimited => ("rate_limited", 429),
             Code::HeadersTooLarge => ("headers_too_large", 431),
             Code::NotImplemented => ("not_implemented", 501),
             Code::RestartFailed => ("mcp_restart_failed", 502),
@@ -154,11 +157,13 @@ pub struct Fault {
     pub retry_after_s: Option<u64>,
     /// 405 only: what would have been allowed.
     pub allow: Option<String>,
+    /// 401 and 403: how to get in, for `WWW-Authenticate`.
+    pub challenge: Option<String>,
 }
 
 impl Fault {
     pub fn new(code: Code, message: impl Into<String>) -> Fault {
-        Fault { code, message: message.into(), data: Map::new(), retry_after_s: None, allow: None }
+        Fault { code, message: message.into(), data: Map::new(), retry_after_s: None, allow: None, challenge: None }
     }
 
     /// A field of the request that cannot be; `field` is its path, as in `resource_limits.cpu`.

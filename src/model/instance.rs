@@ -22,6 +22,19 @@ pub enum ExitCause {
     Signal(i32),
 }
 
+/// What is known of the packages that a server is made of, when it is launched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Packages {
+    /// Whatever an earlier install has left word of.
+    #[default]
+    AsKept,
+    /// They have just been fetched.
+    Fetched,
+    /// It did not start from what is kept: that is not to be relied on.
+    Doubtful,
+}
+
 /// Why a container could not be started at all.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaunchFault {

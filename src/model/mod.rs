@@ -1,12 +1,16 @@
 //! Plain data that every layer may name: definitions, states, faults, who asks, and what the store keeps. No logic but what
 //! a value needs to be valid or to be shown.
 
+#![forbid(unsafe_code)]
+
+pub mod ceilings;
 pub mod definition;
 pub mod endpoint;
 pub mod external;
 pub mod fault;
 pub mod instance;
 pub mod log;
+pub mod metrics;
 pub mod news;
 pub mod principal;
 pub mod protocol;
@@ -14,3 +18,4 @@ pub mod ranges;
 pub mod rate;
 pub mod records;
 pub mod status;
+pub mod tally;

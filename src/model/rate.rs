@@ -38,15 +38,17 @@ impl Bucket {
         Bucket { level: u64::from(limit.burst) * ONE, at_ms: now_ms }
     }
 
-    /// One ask; or in how many milliseconds the next may come. A refused one costs nothing.
-    pub fn take(&mut self, limit: RateLimit, now_ms: u64) -> Result<(), u64> {
+    /// So many asks, all or none; or in how many milliseconds they may come. What is refused costs nothing. More than a
+    /// burst at once counts as a burst: it could never come otherwise.
+    pub fn take(&mut self, limit: RateLimit, asks: u32, now_ms: u64) -> Result<(), u64> {
         self.fill(limit, now_ms);
-        match self.level.checked_sub(ONE) {
+        let wanted = u64::from(asks.min(limit.burst)) * ONE;
+        match self.level.checked_sub(wanted) {
             Some(left) => {
                 self.level = left;
                 Ok(())
             }
-            None => Err((ONE - self.level).div_ceil(u64::from(limit.per_second))),
+            None => Err((wanted - self.level).div_ceil(u64::from(limit.per_second))),
         }
     }
 
@@ -75,13 +77,13 @@ mod tests {
     fn a_burst_goes_through_and_then_as_many_as_the_rate_says() {
         let mut bucket = Bucket::full(LIMIT, 5_000);
         for _ in 0..3 {
-            assert_eq!(bucket.take(LIMIT, 5_000), Ok(()));
+            assert_eq!(bucket.take(LIMIT, 1, 5_000), Ok(()));
         }
-        assert_eq!(bucket.take(LIMIT, 5_000), Err(100));
-        assert_eq!(bucket.take(LIMIT, 5_040), Err(60), "who asks too early loses nothing by it");
-        assert_eq!(bucket.take(LIMIT, 5_099), Err(1));
-        assert_eq!(bucket.take(LIMIT, 5_100), Ok(()));
-        assert_eq!(bucket.take(LIMIT, 5_100), Err(100));
+        assert_eq!(bucket.take(LIMIT, 1, 5_000), Err(100));
+        assert_eq!(bucket.take(LIMIT, 1, 5_040), Err(60), "who asks too early loses nothing by it");
+        assert_eq!(bucket.take(LIMIT, 1, 5_099), Err(1));
+        assert_eq!(bucket.take(LIMIT, 1, 5_100), Ok(()));
+        assert_eq!(bucket.take(LIMIT, 1, 5_100), Err(100));
     }
 
     #[test]
@@ -89,7 +91,7 @@ mod tests {
         for per_second in [1, 3, 7, 999, 1000, 1001, 50_000] {
             let limit = RateLimit { per_second, burst: 5 };
             let mut bucket = Bucket::full(limit, 0);
-            let granted = (0..10_000u64).flat_map(|ms| [ms; 8]).filter(|ms| bucket.take(limit, *ms).is_ok()).count();
+            let granted = (0..10_000u64).flat_map(|ms| [ms; 8]).filter(|ms| bucket.take(limit, 1, *ms).is_ok()).count();
             let most = 5 + 10 * per_second as usize;
             assert!(granted <= most, "{per_second}: {granted}");
             assert!(granted >= (most - 6).min(49_000), "{per_second}: {granted}");
@@ -101,10 +103,10 @@ mod tests {
         for per_second in [1, 3, 7, 999, 1000, 1001] {
             let limit = RateLimit { per_second, burst: 1 };
             let mut bucket = Bucket::full(limit, 0);
-            assert_eq!(bucket.take(limit, 0), Ok(()));
-            let wait_ms = bucket.take(limit, 0).unwrap_err();
-            assert!(wait_ms == 1 || bucket.take(limit, wait_ms - 1).is_err(), "{per_second}");
-            assert_eq!(bucket.take(limit, wait_ms), Ok(()), "{per_second}");
+            assert_eq!(bucket.take(limit, 1, 0), Ok(()));
+            let wait_ms = bucket.take(limit, 1, 0).unwrap_err();
+            assert!(wait_ms == 1 || bucket.take(limit, 1, wait_ms - 1).is_err(), "{per_second}");
+            assert_eq!(bucket.take(limit, 1, wait_ms), Ok(()), "{per_second}");
         }
     }
 
@@ -112,9 +114,18 @@ mod tests {
     fn a_clock_that_stands_still_or_goes_back_gives_nothing_away() {
         let mut bucket = Bucket::full(LIMIT, 1_000);
         assert!(bucket.is_full(LIMIT, 1_000));
-        (0..3).for_each(|_| bucket.take(LIMIT, 1_000).unwrap());
-        assert!(bucket.take(LIMIT, 0).is_err() && bucket.take(LIMIT, 1_050).is_err());
-        assert!(bucket.take(LIMIT, u64::MAX).is_ok() && !bucket.is_full(LIMIT, u64::MAX));
+        (0..3).for_each(|_| bucket.take(LIMIT, 1, 1_000).unwrap());
+        assert!(bucket.take(LIMIT, 1, 0).is_err() && bucket.take(LIMIT, 1, 1_050).is_err());
+        assert!(bucket.take(LIMIT, 1, u64::MAX).is_ok() && !bucket.is_full(LIMIT, u64::MAX));
+    }
+
+    #[test]
+    fn several_at_once_go_through_together_or_not_at_all() {
+        let mut bucket = Bucket::full(LIMIT, 0);
+        assert_eq!(bucket.take(LIMIT, 2, 0), Ok(()));
+        assert_eq!(bucket.take(LIMIT, 2, 0), Err(100));
+        assert_eq!(bucket.take(LIMIT, 1, 0), Ok(()), "nothing was taken of it");
+        assert_eq!(bucket.take(LIMIT, 1_000, 300), Ok(()), "as much as there ever is");
     }
 
     #[test]

@@ -84,8 +84,9 @@ pub struct Token {
     pub name: String,
     pub hash: [u8; 32],
     pub scopes: Vec<String>,
-    /// Empty: all servers.
+    /// The servers and projects that it is limited to; both empty: it is not.
     pub servers: Vec<String>,
+    pub projects: Vec<ProjectId>,
     pub created_unix_ms: u64,
     /// None: never.
     pub expires_unix_ms: Option<u64>,
@@ -112,6 +113,8 @@ pub enum StoreOp {
     /// Also over one of the same name: the admin token of a data directory that is new.
     InsertToken { id: uuid::Uuid, token: Token },
     DeleteToken { name: String },
+    /// Everything that is sealed is sealed with a new key, which takes the place of the old one.
+    RotateKey,
 
     // --- projects
     /// A new one, or another version of one that is there. `Taken`: its name is another's in the project.
@@ -120,6 +123,8 @@ pub enum StoreOp {
     DeleteExternal { id: ExternalId },
     /// In one transaction: these are all rows that the product has in the project from here on.
     ReplaceProduct { project: ProjectId, product: String, servers: Vec<ExternalServer> },
+    /// In one transaction: all of these are new.
+    Import { servers: Vec<StoredServer>, externals: Vec<ExternalServer> },
     /// Also over one of the same name.
     PutSecret(StoredSecret),
     DeleteSecret { project: ProjectId, name: String },

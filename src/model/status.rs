@@ -39,6 +39,7 @@ pub struct StatusView {
     pub warnings: Vec<String>,
     pub usage: Option<Usage>,
     pub image_pull: Option<ImagePull>,
+    pub install: Option<Install>,
     pub created_unix_ms: u64,
     pub last_used_unix_ms: Option<u64>,
 }
@@ -77,9 +78,46 @@ impl PullState {
     }
 }
 
+/// The fetching of a server's packages, as far as it has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Install {
+    pub phase: InstallPhase,
+    /// What its volumes hold by now, fetched in this attempt or an earlier one.
+    pub bytes: u64,
+    /// None: nobody knows before the end.
+    pub total: Option<u64>,
+    /// Counted from 1 in this life of the daemon, and again after a success.
+    pub attempt: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InstallPhase {
+    Fetching,
+    /// An attempt has ended before everything was here; the next one goes on from there.
+    Waiting,
+    Done,
+    Failed,
+}
+
+impl InstallPhase {
+    pub const ALL: [InstallPhase; 4] =
+        [InstallPhase::Fetching, InstallPhase::Waiting, InstallPhase::Done, InstallPhase::Failed];
+
+    pub fn wire(self) -> &'static str {
+        match self {
+            InstallPhase::Fetching => "fetching",
+            InstallPhase::Waiting => "waiting",
+            InstallPhase::Done => "done",
+            InstallPhase::Failed => "failed",
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
+    /// Its packages are being fetched.
+    Installing,
     Starting,
     Ready,
     Unresponsive,
@@ -92,7 +130,8 @@ pub enum Status {
 }
 
 impl Status {
-    pub const ALL: [Status; 8] = [
+    pub const ALL: [Status; 9] = [
+        Status::Installing,
         Status::Starting,
         Status::Ready,
         Status::Unresponsive,
@@ -105,6 +144,7 @@ impl Status {
 
     pub fn wire(self) -> &'static str {
         match self {
+            Status::Installing => "installing",
             Status::Starting => "starting",
             Status::Ready => "ready",
             Status::Unresponsive => "unresponsive",
@@ -119,7 +159,7 @@ impl Status {
     pub fn container_status(self) -> &'static str {
         match self {
             Status::Starting | Status::Ready | Status::Unresponsive | Status::Stopping => "running",
-            Status::Stopped | Status::Failed => "stopped",
+            Status::Installing | Status::Stopped | Status::Failed => "stopped",
             Status::Restarting | Status::Backoff => "restarting",
         }
     }

@@ -27,6 +27,17 @@ pub const MIGRATIONS: &[Migration] = &[
     },
     Migration { version: 4, name: "0004_token_life", sql: include_str!("../../migrations/0004_token_life.sql") },
     Migration { version: 5, name: "0005_projects", sql: include_str!("../../migrations/0005_projects.sql") },
+    Migration {
+        version: 6,
+        name: "0006_token_projects",
+        sql: include_str!("../../migrations/0006_token_projects.sql"),
+    },
+    Migration {
+        version: 7,
+        name: "0007_sealed_environment",
+        sql: include_str!("../../migrations/0007_sealed_environment.sql"),
+    },
+    Migration { version: 8, name: "0008_one_daemon", sql: include_str!("../../migrations/0008_one_daemon.sql") },
 ];
 
 /// "stdiod" in ASCII: the advisory lock that all daemons take while they migrate.
@@ -154,9 +165,10 @@ mod tests {
     }
 
     #[test]
-    fn migrations_are_numbered_from_one_without_gaps_and_named_by_their_file() {
-        for (index, m) in MIGRATIONS.iter().enumerate() {
-            assert_eq!(m.version as usize, index + 1);
+    fn migrations_are_numbered_upwards_from_one_and_named_by_their_file() {
+        assert_eq!(MIGRATIONS[0].version, 1);
+        assert!(MIGRATIONS.windows(2).all(|pair| pair[0].version < pair[1].version));
+        for m in MIGRATIONS {
             assert!(m.name.starts_with(&format!("{:04}_", m.version)), "{}", m.name);
         }
     }

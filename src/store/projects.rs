@@ -199,6 +199,60 @@ fn secret_for(project: &ProjectId, name: &str) -> String {
     format!("secret/{project}/{name}")
 }
 
+// --- another key --------------------------------------------------------------------------------------------------------
+
+/// Seals with the key of now whatever can be opened; the rest stays as it is. Gives how many did.
+pub fn reseal(tx: &mut Transaction<'_>, seals: &mut Seals) -> Result<usize, Trouble> {
+    let mut left = 0;
+    let ids = tx.query("SELECT id FROM kb.project_mcp_servers WHERE config::text LIKE '%sealed%' FOR UPDATE", &[])?;
+    for id in ids.iter().filter_map(|row| row.try_get::<_, Uuid>(0).ok()) {
+        let read = format!(
+            "SELECT CASE WHEN octet_length(config::text) <= {STORED_EXTERNAL_MAX} THEN config::text END
+            FROM kb.project_mcp_servers WHERE id = $1"
+        );
+        let row = tx.query_typed_one(&read, &[(&id, Type::UUID)])?;
+        let Some(Ok(Value::Object(mut config))) = text(&row, 0).map(|json| serde_json::from_str(&json)) else {
+            continue;
+        };
+        let for_it = what_for(ExternalId(id));
+        each_value(&mut config, &mut |value| {
+            if is_sealed(value) {
+                match seals.open(&for_it, value) {
+                    Ok(clear) => *value = seals.seal(&for_it, &clear)?,
+                    Err(_) => left += 1,
+                }
+            }
+            Ok::<(), SealingError>(())
+        })?;
+        let update = "UPDATE kb.project_mcp_servers SET config = $2 WHERE id = $1";
+        tx.execute_typed(update, &[(&id, Type::UUID), (&Json(&config), Type::JSONB)])?;
+    }
+    let keys = tx.query("SELECT project_id, name FROM kb.project_secrets FOR UPDATE", &[])?;
+    for row in &keys {
+        let (Some(project), Some(name)) = (text(row, 0), text(row, 1)) else { continue };
+        let key: [Param<'_>; 2] = [(&project, Type::TEXT), (&name, Type::TEXT)];
+        let read = format!(
+            "SELECT CASE WHEN octet_length(sealed) <= {STORED_SECRET_MAX} THEN sealed END
+            FROM kb.project_secrets WHERE project_id = $1 AND name = $2"
+        );
+        let sealed = text(&tx.query_typed_one(&read, &key)?, 0);
+        let for_it = format!("secret/{project}/{name}");
+        match sealed.ok_or(SealingError::TooLarge).and_then(|sealed| seals.open(&for_it, &sealed)) {
+            Ok(clear) => {
+                let again = seals.seal(&for_it, &clear)?;
+                let update = "UPDATE kb.project_secrets SET sealed = $3 WHERE project_id = $1 AND name = $2";
+                tx.execute_typed(update, &[(&project, Type::TEXT), (&name, Type::TEXT), (&again, Type::TEXT)])?;
+            }
+            Err(_) => left += 1,
+        }
+    }
+    Ok(left)
+}
+
+fn is_sealed(value: &str) -> bool {
+    value.starts_with(SEALED) && value.contains(':')
+}
+
 // --- reading ----------------------------------------------------------------------------------------------------------
 
 fn select_externals() -> String {
@@ -252,7 +306,7 @@ fn external_of(row: &Row, seals: &mut Seals) -> Result<ExternalServer, String> {
         return Err("config: expected an object".to_string());
     };
     each_value(&mut given, &mut |value| {
-        if value.starts_with(SEALED) && value.contains(':') {
+        if is_sealed(value) {
             *value = seals.open(&what_for(id), value)?;
         }
         Ok(())

@@ -12,10 +12,13 @@ use crate::limits::{
     STORED_ERROR_MAX, STORED_TOKEN_MAX, TOKEN_SERVERS_MAX, TOKENS_MAX,
 };
 use crate::model::definition::Definition;
+use crate::model::external::ProjectId;
 use crate::model::fault::Fault;
 use crate::model::rate::RateLimit;
 use crate::model::records::{Snapshot, StoredServer, StoredStatus, Token, UnfitServer};
 use crate::model::status::{LastCrash, Status};
+use crate::sealing::SealingError;
+use crate::store::environments;
 use crate::store::projects;
 use crate::store::seals::Seals;
 use postgres::fallible_iterator::FallibleIterator;
@@ -31,7 +34,9 @@ fn select_servers() -> String {
             CASE WHEN octet_length(last_crash::text) <= {STORED_CRASH_MAX} THEN last_crash::text END,
             left(last_error::text, {STORED_ERROR_MAX}),
             CASE WHEN isfinite(created_at) THEN floor(extract(epoch FROM created_at) * 1000)::bigint END,
-            CASE WHEN isfinite(last_used_at) THEN floor(extract(epoch FROM last_used_at) * 1000)::bigint END
+            CASE WHEN isfinite(last_used_at) THEN floor(extract(epoch FROM last_used_at) * 1000)::bigint END,
+            environment_sealed IS NOT NULL,
+            CASE WHEN octet_length(environment_sealed) <= {STORED_DEFINITION_MAX} THEN environment_sealed END
         FROM kb.agent_workspaces WHERE container_type = 'mcp_server' ORDER BY created_at, id LIMIT {}",
         NAME_MAX + 1,
         SERVERS_MAX + 1,
@@ -48,7 +53,8 @@ fn select_tokens() -> String {
             CASE WHEN isfinite(last_used_at) THEN floor(extract(epoch FROM last_used_at) * 1000)::bigint END,
             CASE WHEN octet_length(previous_hash) = 32 THEN previous_hash END,
             CASE WHEN isfinite(previous_until) THEN floor(extract(epoch FROM previous_until) * 1000)::bigint END,
-            rate_per_second, rate_burst
+            rate_per_second, rate_burst,
+            CASE WHEN octet_length(projects::text) <= {STORED_TOKEN_MAX} THEN projects END
         FROM kb.api_tokens ORDER BY created_at, id LIMIT {}",
         NAME_MAX + 1,
         TOKENS_MAX + 1,
@@ -65,7 +71,7 @@ fn select_removals() -> String {
 pub fn load(client: &mut Client, seals: &mut Seals) -> Result<Snapshot, postgres::Error> {
     let mut tx = client.build_transaction().isolation_level(IsolationLevel::RepeatableRead).read_only(true).start()?;
     let mut snapshot = Snapshot::default();
-    each(&mut tx, &select_servers(), SERVERS_MAX, "kb.agent_workspaces", |row| match server_of(row) {
+    each(&mut tx, &select_servers(), SERVERS_MAX, "kb.agent_workspaces", |row| match server_of(row, seals) {
         Ok(Ok(server)) => snapshot.servers.push(server),
         Ok(Err(unfit)) => snapshot.unfit.push(unfit),
         Err(why) => log::error!("store: a row of kb.agent_workspaces is left out: {why}"),
@@ -109,7 +115,7 @@ pub fn each(
 // --- servers --------------------------------------------------------------------------------------------------------
 
 /// The error is of a row that cannot even be named.
-fn server_of(row: &Row) -> Result<Result<StoredServer, UnfitServer>, String> {
+fn server_of(row: &Row, seals: &mut Seals) -> Result<Result<StoredServer, UnfitServer>, String> {
     let id = ServerId(column(row, 0)?);
     let name = text(row, 1).filter(|name| server_name(name).is_ok());
     let desired_up = match text(row, 2).as_deref() {
@@ -117,7 +123,8 @@ fn server_of(row: &Row) -> Result<Result<StoredServer, UnfitServer>, String> {
         Some("down") => Ok(false),
         Some(_) | None => Err(Fault::field("desired", "must be up or down")),
     };
-    let definition = definition_of(row, name.as_deref());
+    let definition =
+        definition_of(row, name.as_deref()).and_then(|definition| environment_of(row, definition, id, seals));
     let server = |definition: Definition, desired_up: bool| StoredServer {
         id,
         definition,
@@ -161,6 +168,26 @@ fn definition_of(row: &Row, name: Option<&str>) -> Result<Definition, (Option<De
     checked.map_err(|why| (Some(read), why))
 }
 
+/// With the values of its environment, if they are sealed and can be opened.
+fn environment_of(
+    row: &Row,
+    definition: Definition,
+    id: ServerId,
+    seals: &mut Seals,
+) -> Result<Definition, (Option<Definition>, Fault)> {
+    if !row.try_get::<_, bool>(11).unwrap_or(false) {
+        return Ok(definition);
+    }
+    let opened = text(row, 12).ok_or(SealingError::TooLarge).and_then(|sealed| environments::open(seals, id, &sealed));
+    match opened {
+        Err(why) => Err((Some(definition), stored::sealed_environment(&why))),
+        Ok(environment) => {
+            let whole = Definition { environment, ..definition };
+            stored::check(&whole).map_err(|why| (Some(whole), why))
+        }
+    }
+}
+
 /// Why JSON is no definition. Most messages of serde quote the value, and a value may be a secret; a field's name is none.
 fn words(e: &serde_json::Error) -> String {
     let text = e.to_string();
@@ -198,9 +225,13 @@ fn token_of(row: &Row) -> Result<(Uuid, Token), String> {
     // A scope that is not known grants nothing.
     let scopes: Vec<String> = column::<Option<_>>(row, 3)?.ok_or_else(|| too_long("scopes"))?;
     let servers: Vec<String> = column::<Option<_>>(row, 4)?.ok_or_else(|| too_long("servers"))?;
-    if scopes.len() > SCOPES_MAX || servers.len() > TOKEN_SERVERS_MAX {
-        return Err(format!("must not have more than {SCOPES_MAX} scopes and {TOKEN_SERVERS_MAX} servers"));
+    let projects: Vec<String> = column::<Option<_>>(row, 12)?.ok_or_else(|| too_long("projects"))?;
+    if scopes.len() > SCOPES_MAX || servers.len() > TOKEN_SERVERS_MAX || projects.len() > TOKEN_SERVERS_MAX {
+        let most = format!("{SCOPES_MAX} scopes, {TOKEN_SERVERS_MAX} servers and as many projects");
+        return Err(format!("must not have more than {most}"));
     }
+    let projects = projects.iter().map(|id| ProjectId::new(id)).collect::<Result<Vec<_>, _>>();
+    let projects = projects.map_err(|why| format!("projects: {why}"))?;
     if let Some(why) = servers.iter().find_map(|name| server_name(name).err()) {
         return Err(format!("servers: {why}"));
     }
@@ -221,6 +252,7 @@ fn token_of(row: &Row) -> Result<(Uuid, Token), String> {
         hash,
         scopes,
         servers,
+        projects,
         created_unix_ms: unsigned(column(row, 5)?),
         // One that cannot be read must not become one without an end.
         expires_unix_ms: millis(6)?,

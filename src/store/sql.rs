@@ -3,10 +3,13 @@
 //! touched, and no value of a definition gets into an error or a log.
 
 use crate::model::definition::{Definition, Source};
+use crate::model::external::ProjectId;
 use crate::model::rate::RateLimit;
 use crate::model::records::{StoreOp, StoredServer, StoredStatus, Token};
 use crate::model::status::LastCrash;
+use crate::store::environments;
 use crate::store::projects;
+use crate::store::rotation;
 use crate::store::seals::Seals;
 use postgres::GenericClient;
 use postgres::error::SqlState;
@@ -52,19 +55,19 @@ pub fn describe(e: &postgres::Error) -> String {
 const INSERT_SERVER: &str = "
     WITH kept AS (DELETE FROM kb.volume_removals WHERE id = $1 OR name = $2)
     INSERT INTO kb.agent_workspaces (id, container_type, name, provider, image, desired, definition, status,
-        restart_count, last_crash, last_error, created_at, updated_at, last_used_at)
+        restart_count, last_crash, last_error, created_at, updated_at, last_used_at, environment_sealed)
     VALUES ($1, 'mcp_server', $2, $3, $4, $5, $6, $7, $8, $9, $10,
         'epoch'::timestamptz + $11 * interval '1 millisecond', now(),
-        'epoch'::timestamptz + $12 * interval '1 millisecond')
+        'epoch'::timestamptz + $12 * interval '1 millisecond', $13)
     ON CONFLICT (id) DO UPDATE SET name = excluded.name, provider = excluded.provider, image = excluded.image,
-        desired = excluded.desired, definition = excluded.definition, status = excluded.status,
+        desired = excluded.desired, definition = excluded.definition, environment_sealed = excluded.environment_sealed, status = excluded.status,
         restart_count = excluded.restart_count, last_crash = excluded.last_crash, last_error = excluded.last_error,
         updated_at = now(), last_used_at = excluded.last_used_at
     WHERE agent_workspaces.container_type = 'mcp_server'";
 
 const UPDATE_SERVER: &str = "
     UPDATE kb.agent_workspaces
-    SET name = $2, provider = $3, image = $4, desired = $5, definition = $6, updated_at = now()
+    SET name = $2, provider = $3, image = $4, desired = $5, definition = $6, environment_sealed = $7, updated_at = now()
     WHERE id = $1 AND container_type = 'mcp_server'";
 
 const SET_DESIRED: &str = "
@@ -87,14 +90,15 @@ const SAVE_STATUS: &str = "
 
 const INSERT_TOKEN: &str = "
     INSERT INTO kb.api_tokens (id, name, hash, scopes, servers, created_at, expires_at, last_used_at, previous_hash,
-        previous_until, rate_per_second, rate_burst)
+        previous_until, rate_per_second, rate_burst, projects)
     VALUES ($1, $2, $3, $4, $5, 'epoch'::timestamptz + $6 * interval '1 millisecond',
         'epoch'::timestamptz + $7 * interval '1 millisecond', 'epoch'::timestamptz + $8 * interval '1 millisecond', $9,
-        'epoch'::timestamptz + $10 * interval '1 millisecond', $11, $12)
+        'epoch'::timestamptz + $10 * interval '1 millisecond', $11, $12, $13)
     ON CONFLICT (name) DO UPDATE SET hash = excluded.hash, scopes = excluded.scopes, servers = excluded.servers,
         created_at = excluded.created_at, expires_at = excluded.expires_at, last_used_at = excluded.last_used_at,
         previous_hash = excluded.previous_hash, previous_until = excluded.previous_until,
-        rate_per_second = excluded.rate_per_second, rate_burst = excluded.rate_burst";
+        rate_per_second = excluded.rate_per_second, rate_burst = excluded.rate_burst,
+        projects = excluded.projects";
 
 const DELETE_TOKEN: &str = "DELETE FROM kb.api_tokens WHERE name = $1";
 
@@ -104,15 +108,17 @@ pub type Param<'a> = (&'a (dyn ToSql + Sync), Type);
 /// and unlike `execute` the client library does not log its parameters when someone turns on debugging.
 pub fn perform(db: &mut impl GenericClient, seals: &mut Seals, op: &StoreOp) -> Result<(), Trouble> {
     match op {
-        StoreOp::InsertServer(server) => insert_server(db, server)?,
+        StoreOp::InsertServer(server) => insert_server(db, seals, server)?,
         StoreOp::UpdateServer { id, definition, desired_up } => {
+            let sealed = environments::seal(seals, *id, &definition.environment)?;
             let params: &[Param<'_>] = &[
                 (&id.0, Type::UUID),
                 (&definition.name, Type::TEXT),
                 (&definition.provider, Type::TEXT),
                 (&image(definition), Type::TEXT),
                 (&desired(*desired_up), Type::TEXT),
-                (&Json(&**definition), Type::JSONB),
+                (&Json(environments::names_only(definition)), Type::JSONB),
+                (&sealed, Type::TEXT),
             ];
             if db.execute_typed(UPDATE_SERVER, params)? == 0 {
                 return Err(Trouble::Refused(format!("server {id} is not in the database")));
@@ -143,10 +149,21 @@ pub fn perform(db: &mut impl GenericClient, seals: &mut Seals, op: &StoreOp) -> 
         StoreOp::DeleteToken { name } => {
             db.execute_typed(DELETE_TOKEN, &[(name, Type::TEXT)])?;
         }
+        StoreOp::RotateKey => rotation::rotate(db, seals)?,
         StoreOp::PutExternal(server) => projects::put_external(db, seals, server)?,
         StoreOp::DeleteExternal { id } => projects::delete_external(db, *id)?,
         StoreOp::ReplaceProduct { project, product, servers } => {
             projects::replace_product(db, seals, project, product, servers)?;
+        }
+        StoreOp::Import { servers, externals } => {
+            let mut all = db.transaction()?;
+            for server in servers {
+                insert_server(&mut all, seals, server)?;
+            }
+            for external in externals {
+                projects::put_external(&mut all, seals, external)?;
+            }
+            all.commit()?;
         }
         StoreOp::PutSecret(secret) => projects::put_secret(db, seals, secret)?,
         StoreOp::DeleteSecret { project, name } => projects::delete_secret(db, project, name)?,
@@ -157,21 +174,23 @@ pub fn perform(db: &mut impl GenericClient, seals: &mut Seals, op: &StoreOp) -> 
     Ok(())
 }
 
-fn insert_server(db: &mut impl GenericClient, server: &StoredServer) -> Result<(), Trouble> {
+fn insert_server(db: &mut impl GenericClient, seals: &mut Seals, server: &StoredServer) -> Result<(), Trouble> {
     let StoredServer { id, definition, desired_up, status, created_unix_ms } = server;
+    let sealed = environments::seal(seals, *id, &definition.environment)?;
     let params: &[Param<'_>] = &[
         (&id.0, Type::UUID),
         (&definition.name, Type::TEXT),
         (&definition.provider, Type::TEXT),
         (&image(definition), Type::TEXT),
         (&desired(*desired_up), Type::TEXT),
-        (&Json(definition), Type::JSONB),
+        (&Json(environments::names_only(definition)), Type::JSONB),
         (&status.status.wire(), Type::TEXT),
         (&signed(status.restart_count), Type::INT8),
         (&last_crash(status), Type::JSONB),
         (&last_error(status), Type::TEXT),
         (&signed(*created_unix_ms), Type::INT8),
         (&status.last_used_unix_ms.map(signed), Type::INT8),
+        (&sealed, Type::TEXT),
     ];
     db.execute_typed(INSERT_SERVER, params)?;
     Ok(())
@@ -179,6 +198,7 @@ fn insert_server(db: &mut impl GenericClient, server: &StoredServer) -> Result<(
 
 fn insert_token(db: &mut impl GenericClient, id: &uuid::Uuid, token: &Token) -> Result<(), Trouble> {
     let previous = token.previous.as_ref();
+    let projects: Vec<&str> = token.projects.iter().map(ProjectId::as_str).collect();
     let rate = |of: fn(RateLimit) -> u32| token.rate_limit.map(|rate| i32::try_from(of(rate)).unwrap_or(i32::MAX));
     let params: &[Param<'_>] = &[
         (id, Type::UUID),
@@ -193,6 +213,7 @@ fn insert_token(db: &mut impl GenericClient, id: &uuid::Uuid, token: &Token) -> 
         (&previous.map(|(_, until)| signed(*until)), Type::INT8),
         (&rate(|rate| rate.per_second), Type::INT4),
         (&rate(|rate| rate.burst), Type::INT4),
+        (&projects, Type::TEXT_ARRAY),
     ];
     db.execute_typed(INSERT_TOKEN, params)?;
     Ok(())

@@ -1,6 +1,6 @@
 //! The store thread: owns the connection to PostgreSQL and nothing else. Operations come in by one bounded channel,
 //! events go out by another. Invariant: every operation accepted by `try_send` gets exactly one `Done`, in order, and
-//! after an `Unknown` there will be an `Opened` as soon as it is worth trying again.
+//! after an `Unknown` there will be an `Opened` as soon as it is worth trying again, or a `Denied`, which is its last word.
 //!
 //! What hangs is found out where that is possible: by a probe while idle, before a connect (`reach`), by the server
 //! itself (`statement_timeout`), by the kernel on TCP (keepalives, `tcp_user_timeout`). What remains is a server that
@@ -10,26 +10,32 @@
 
 use crate::ids::StoreSeq;
 use crate::limits::{
-    STORE_BATCH, STORE_CHANNEL, STORE_CLOSE_WAIT, STORE_CONNECT_WAIT, STORE_DRIVER_DESCRIPTORS, STORE_MIGRATION_WAIT,
-    STORE_PROBE_IDLE, STORE_PROBE_WAIT, STORE_RETRY_MAX, STORE_RETRY_MIN, STORE_RETRY_YOUNG, STORE_STATEMENT_WAIT,
-    STORE_WAIT,
+    STORE_BATCH, STORE_CHANNEL, STORE_CLOSE_WAIT, STORE_CONNECT_WAIT, STORE_DRIVER_DESCRIPTORS, STORE_HOST_QUESTIONS,
+    STORE_HOST_SILENT_SECS, STORE_LOCK_EVERY, STORE_MIGRATION_WAIT, STORE_PROBE_IDLE, STORE_PROBE_WAIT,
+    STORE_RETRY_MAX, STORE_RETRY_MIN, STORE_RETRY_YOUNG, STORE_STATEMENT_WAIT, STORE_WAIT,
 };
 use crate::model::external::ToolCallRecord;
 use crate::model::records::{Snapshot, StoreOp, StoreOutcome};
+use crate::sealing::KeyPlace;
+use crate::store::claim::{Claim, Try};
+use crate::store::conninfo::{Conninfo, Roots, Tls};
+use crate::store::home::{Home, Leftovers};
 use crate::store::migrate::{MIGRATIONS, migrate};
 use crate::store::projects;
 use crate::store::reach;
+use crate::store::rotation;
 use crate::store::rows;
 use crate::store::seals::Seals;
 use crate::store::sql::{self, Trouble, describe};
+use crate::store::tls;
 use nix::sys::signal::{SigSet, SigmaskHow};
-use postgres::config::SslMode;
+use postgres::config::Host;
 use postgres::{Client, Config, NoTls};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
+use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -39,9 +45,19 @@ const DEFAULT_SOCKET_DIR: &str = "/var/run/postgresql";
 
 #[derive(Debug)]
 pub enum StoreEvent {
-    /// Connected. The first time with everything that is stored.
+    /// Connected. The first time with everything that is stored, and with what another daemon, whose database this was, has
+    /// left on this machine.
     Opened {
         snapshot: Option<Box<Snapshot>>,
+        leftovers: Option<Leftovers>,
+    },
+    /// Another daemon works on this database, and this one waits until it is gone.
+    StandingBy {
+        why: String,
+    },
+    /// Another daemon works on this database, and it is not this one's any more, or never was. Nothing more comes.
+    Denied {
+        why: String,
     },
     /// Not connected, and why; also when it has not been for a while after the start, and again for a new reason.
     Lost {
@@ -58,6 +74,15 @@ pub enum StoreEvent {
     },
 }
 
+/// Which database, and as whom.
+pub struct Wanted {
+    pub conninfo: String,
+    pub key: KeyPlace,
+    pub home: Home,
+    /// If another daemon works on it, this one waits.
+    pub standby: bool,
+}
+
 /// The loop's end.
 pub struct Store {
     ops: SyncSender<(StoreSeq, StoreOp)>,
@@ -69,16 +94,18 @@ impl Store {
     /// Starts the thread, which connects by itself. `wake` is called after each event; it must not block. The only
     /// error of the operator's making is a connection string that can never work, and it is not repeated in the error:
     /// it may hold a password.
-    pub fn spawn(conninfo: String, key_file: PathBuf, wake: impl Fn() + Send + 'static) -> io::Result<Store> {
-        let config = configure(&conninfo)?;
+    pub fn spawn(wanted: Wanted, wake: impl Fn() + Send + 'static) -> io::Result<Store> {
+        let Wanted { conninfo, key, home, standby } = wanted;
+        let database = configure(&conninfo)?;
         let (ops, ops_in) = sync_channel(STORE_CHANNEL);
         let (events_out, events) = sync_channel(STORE_CHANNEL);
         let worker = Worker {
-            config,
+            database,
             ops: ops_in,
             events: events_out,
             wake,
-            seals: Seals::new(key_file),
+            seals: Seals::new(key),
+            claim: Claim::new(home, standby),
             taken: VecDeque::new(),
             started: Instant::now(),
             opened: false,
@@ -120,7 +147,13 @@ impl Store {
                     log::warn!("store: a last write is not stored: {why}");
                 }
                 Ok(StoreEvent::Done { outcome: StoreOutcome::Committed, .. }) => {}
-                Ok(StoreEvent::Opened { .. } | StoreEvent::Lost { .. } | StoreEvent::CallsRead { .. }) => {}
+                Ok(
+                    StoreEvent::Opened { .. }
+                    | StoreEvent::StandingBy { .. }
+                    | StoreEvent::Denied { .. }
+                    | StoreEvent::Lost { .. }
+                    | StoreEvent::CallsRead { .. },
+                ) => {}
                 Err(RecvTimeoutError::Disconnected) => {
                     if thread.join().is_err() {
                         log::error!("store: its thread has panicked");
@@ -136,14 +169,17 @@ impl Store {
     }
 }
 
-fn configure(conninfo: &str) -> io::Result<Config> {
-    let refuse = |why: &str| io::Error::new(io::ErrorKind::InvalidInput, format!("database_url: {why}"));
-    let mut config: Config = conninfo.parse().map_err(|_| refuse("not a PostgreSQL connection string or URL"))?;
-    if config.get_ssl_mode() == SslMode::Require {
-        return Err(refuse("sslmode=require is not supported: use a unix socket, a private network or a TLS tunnel"));
-    }
+fn configure(conninfo: &str) -> io::Result<Conninfo> {
+    let refuse = |why: String| io::Error::new(io::ErrorKind::InvalidInput, format!("database_url: {why}"));
+    let Conninfo { mut config, tls } = Conninfo::parse(conninfo).map_err(refuse)?;
     if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
         config.host_path(DEFAULT_SOCKET_DIR);
+    }
+    if tls == Tls::None && !stays_here(&config) {
+        log::warn!(
+            "store: the connection to the database is in clear text, and leaves this machine: add `sslmode=verify-full` to \
+             `database_url`"
+        );
     }
     if config.get_application_name().is_none() {
         config.application_name("stdiod");
@@ -161,7 +197,20 @@ fn configure(conninfo: &str) -> io::Result<Config> {
             .keepalives_retries(3);
     }
     config.notice_callback(|notice| log::debug!("store: {}", notice.message()));
-    Ok(config)
+    Ok(Conninfo { config, tls })
+}
+
+/// By unix socket or loopback, as far as that can be told without a look-up.
+fn stays_here(config: &Config) -> bool {
+    let is_loopback = |name: &str| name == "localhost" || name.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+    let addresses = config.get_hostaddrs();
+    match addresses.is_empty() {
+        false => addresses.iter().all(IpAddr::is_loopback),
+        true => config.get_hosts().iter().all(|host| match host {
+            Host::Tcp(name) => is_loopback(name),
+            Host::Unix(_) => true,
+        }),
+    }
 }
 
 /// One session of the server, named so that no later one can be taken for it.
@@ -170,16 +219,26 @@ struct Backend {
     started: String,
 }
 
-/// Why there is no connection: nobody there, or not in a state to be used.
+/// Why there is no connection: nobody there, or not in a state to be used; or there is none to be, because the loop has
+/// closed the channel, or another daemon works here.
 enum Closed {
     NotThere(String),
     NotFit(String),
+    NotWanted,
+    Denied(String),
 }
 
 impl From<postgres::Error> for Closed {
     fn from(e: postgres::Error) -> Closed {
         Closed::NotFit(describe(&e))
     }
+}
+
+/// A connection that is ours to use.
+struct Open {
+    client: Client,
+    snapshot: Option<Box<Snapshot>>,
+    leftovers: Option<Leftovers>,
 }
 
 /// Why `serve` came back.
@@ -190,11 +249,12 @@ enum End {
 
 /// The thread's end.
 struct Worker<W> {
-    config: Config,
+    database: Conninfo,
     ops: Receiver<(StoreSeq, StoreOp)>,
     events: SyncSender<StoreEvent>,
     wake: W,
     seals: Seals,
+    claim: Claim,
     /// Taken from `ops` and not answered yet, oldest first.
     taken: VecDeque<(StoreSeq, StoreOp)>,
     started: Instant,
@@ -211,11 +271,11 @@ impl<W: Fn()> Worker<W> {
     fn run(mut self) {
         loop {
             match self.open() {
-                Ok((mut client, snapshot)) => {
+                Ok(Open { mut client, snapshot, leftovers }) => {
                     self.opened = true;
                     self.reported = None;
                     log::info!("store: open");
-                    self.tell(StoreEvent::Opened { snapshot });
+                    self.tell(StoreEvent::Opened { snapshot, leftovers });
                     match self.serve(&mut client) {
                         End::Closed => return,
                         End::Lost(why) => {
@@ -228,6 +288,11 @@ impl<W: Fn()> Worker<W> {
                 // A database that is just starting is no news: the private one may have to be made first.
                 Err(Closed::NotThere(why)) if self.started.elapsed() < STORE_WAIT => log::debug!("store: {why}"),
                 Err(Closed::NotThere(why) | Closed::NotFit(why)) => self.report_lost(why),
+                Err(Closed::NotWanted) => return,
+                Err(Closed::Denied(why)) => {
+                    log::error!("store: {why}");
+                    return self.tell(StoreEvent::Denied { why });
+                }
             }
             self.attempts = self.attempts.saturating_add(1);
             if !self.refuse_for(retry_delay(self.attempts)) {
@@ -238,20 +303,39 @@ impl<W: Fn()> Worker<W> {
 
     // --- connecting
 
-    fn open(&mut self) -> Result<(Client, Option<Box<Snapshot>>), Closed> {
-        reach::answers(&self.config).map_err(Closed::NotThere)?;
-        let mut client = connect(&self.config).map_err(Closed::NotThere)?;
+    fn open(&mut self) -> Result<Open, Closed> {
+        reach::answers(&self.database.config).map_err(Closed::NotThere)?;
+        let mut client = connect(&self.database).map_err(Closed::NotThere)?;
         set_up(&mut client, STORE_MIGRATION_WAIT)?;
         self.fence(&mut client)?;
+        let leftovers = self.claim(&mut client)?;
+        if !self.opened {
+            migrate(&mut client, MIGRATIONS).map_err(|fault| Closed::NotFit(fault.to_string()))?;
+        }
+        self.claim.enter(&mut client)?.map_err(Closed::Denied)?;
         let snapshot = if self.opened {
             None
         } else {
-            migrate(&mut client, MIGRATIONS).map_err(|fault| Closed::NotFit(fault.to_string()))?;
+            rotation::prepare(&mut client, &mut self.seals).map_err(Closed::NotFit)?;
             Some(Box::new(rows::load(&mut client, &mut self.seals)?))
         };
         set_up(&mut client, STORE_STATEMENT_WAIT)?;
         self.backend = Some(identify(&mut client)?);
-        Ok((client, snapshot))
+        Ok(Open { client, snapshot, leftovers })
+    }
+
+    /// Comes back when the database is this daemon's. Until then nothing is done to it.
+    fn claim(&mut self, client: &mut Client) -> Result<Option<Leftovers>, Closed> {
+        loop {
+            match self.claim.attempt(client)? {
+                Try::Taken(leftovers) => return Ok(leftovers),
+                Try::Wait(why) => self.report_standing_by(why),
+                Try::Denied(why) => return Err(Closed::Denied(why)),
+            }
+            if !self.refuse_for(STORE_LOCK_EVERY) {
+                return Err(Closed::NotWanted);
+            }
+        }
     }
 
     /// Ends the session before this one, if the server still has it. An operation whose outcome was `Unknown` may be
@@ -360,6 +444,14 @@ impl<W: Fn()> Worker<W> {
         }
     }
 
+    fn report_standing_by(&mut self, why: String) {
+        if self.reported.as_ref() != Some(&why) {
+            log::info!("store: waiting: {why}");
+            self.reported = Some(why.clone());
+            self.tell(StoreEvent::StandingBy { why });
+        }
+    }
+
     fn report_lost(&mut self, why: String) {
         if self.reported.as_ref() != Some(&why) {
             log::warn!("store: lost why={why:?}");
@@ -397,21 +489,46 @@ fn write_together<'o>(
 
 /// The driver makes an event loop of its own for a connection, and panics when it gets no descriptors for it. So it is
 /// asked only if there are some; and since others may take them meanwhile, its panic is no more than a failed attempt.
-fn connect(config: &Config) -> Result<Client, String> {
+fn connect(wanted: &Conninfo) -> Result<Client, String> {
     let spare: io::Result<Vec<File>> = (0..STORE_DRIVER_DESCRIPTORS).map(|_| File::open("/dev/null")).collect();
     drop(spare.map_err(|e| format!("no descriptors for a connection: {e}"))?);
-    match catch_unwind(AssertUnwindSafe(|| config.connect(NoTls))) {
-        Ok(connected) => connected.map_err(|e| describe(&e)),
+    let connector = tls::connector(&wanted.tls)?;
+    let connected = catch_unwind(AssertUnwindSafe(|| match connector {
+        None => wanted.config.connect(NoTls),
+        Some(connector) => wanted.config.connect(connector),
+    }));
+    match connected {
+        Ok(connected) => connected.map_err(|e| distrust(&wanted.tls, describe(&e))),
         Err(_) => Err("the driver could not make a connection".to_string()),
     }
 }
 
-/// What holds for the session, whatever the server's own defaults are.
+/// What to do about a certificate that proves nothing.
+fn distrust(tls: &Tls, why: String) -> String {
+    let roots = match tls {
+        Tls::None | Tls::Any => return why,
+        Tls::Known(Roots::File(path)) | Tls::Named(Roots::File(path)) => path.display().to_string(),
+        Tls::Known(Roots::System) | Tls::Named(Roots::System) => "the system's authorities".to_string(),
+    };
+    match why.contains("certificate") {
+        true => format!(
+            "{why}; the server must show a certificate that `sslrootcert` ({roots}) vouches for, and with \
+             sslmode=verify-full one for the host that `database_url` names"
+        ),
+        false => why,
+    }
+}
+
+/// What holds for the session, whatever the server's own defaults are. A host that is gone is noticed by the server too: its
+/// session has the lock that the next daemon waits for. (On a unix socket these settings mean nothing.)
 fn set_up(client: &mut Client, statement_wait: Duration) -> Result<(), postgres::Error> {
     let ms = statement_wait.as_millis();
     client.batch_execute(&format!(
         "SET statement_timeout = {ms};
          SET idle_in_transaction_session_timeout = {ms};
+         SET tcp_keepalives_idle = {STORE_HOST_SILENT_SECS};
+         SET tcp_keepalives_interval = 1;
+         SET tcp_keepalives_count = {STORE_HOST_QUESTIONS};
          SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
     ))
 }
@@ -451,12 +568,18 @@ mod tests {
 
     #[test]
     fn a_bad_connection_string_is_refused_without_being_repeated() {
-        for bad in ["host=/tmp pass word=hunter2", "postgres://u:hunter2@[", "host=db sslmode=require password=hunter2"]
-        {
+        for bad in ["host=/tmp pass word=hunter2", "postgres://u:hunter2@[", "host=db sslmode=never password=hunter2"] {
             let e = configure(bad).expect_err(bad).to_string();
             assert!(e.contains("database_url") && !e.contains("hunter2"), "{e}");
         }
-        assert_eq!(configure("dbname=kb").unwrap().get_hosts().len(), 1, "the local server, as in psql");
+        assert_eq!(configure("dbname=kb").unwrap().config.get_hosts().len(), 1, "the local server, as in psql");
         assert!(configure("postgres://u:hunter2@localhost/db").is_ok());
+    }
+
+    #[test]
+    fn only_a_socket_and_loopback_are_of_this_machine() {
+        let here = |text: &str| stays_here(&configure(text).unwrap().config);
+        assert!(here("dbname=x") && here("host=localhost") && here("host=::1") && here("host=/tmp,127.0.0.1"));
+        assert!(!here("host=db") && !here("host=localhost,db") && !here("host=localhost hostaddr=10.0.0.1"));
     }
 }

@@ -8,6 +8,7 @@ use crate::limits::{BODY_MAX, BUFFER_KEPT_MAX, EMPTY_LINES_MAX, HEAD_MAX, HEADER
 use crate::model::fault::{Code, Fault};
 use crate::wire::chunked::{Chunks, body_too_large};
 use crate::wire::fields::{Block, bad, line_end, number};
+use crate::wire::known_head::KnownHead;
 use crate::wire::target::{self, Part, unescape};
 use std::borrow::Cow;
 use std::ops::Range;
@@ -85,11 +86,7 @@ impl<'a> Request<'a> {
     /// The first value of this name, without the spaces around it.
     pub fn header(&self, name: &str) -> Option<&'a [u8]> {
         let head = self.head;
-        // By length first: most fields are not the one.
-        let is_it = |field: &&Field| {
-            field.name.len() == name.len() && field.name.of(head).eq_ignore_ascii_case(name.as_bytes())
-        };
-        Some(self.fields.iter().find(is_it)?.value.of(head))
+        Some(self.fields.iter().find(|field| field.is(head, name))?.value.of(head))
     }
 
     /// All whose name starts with `prefix`: the rest of the name in lower case, and the value.
@@ -139,8 +136,11 @@ pub struct Parser {
     state: State,
     head: Head,
     fields: Vec<Field>,
+    /// What `head` and `fields` were found in, if they can be true of the next request too.
+    known: KnownHead,
     /// Of the request that was refused, if it was read so far.
     refused_path: String,
+    refused_credentials: bool,
 }
 
 enum State {
@@ -176,6 +176,13 @@ struct Field {
     value: Span,
 }
 
+impl Field {
+    fn is(&self, head: &[u8], name: &str) -> bool {
+        // By length first: most fields are not the one.
+        self.name.len() == name.len() && self.name.of(head).eq_ignore_ascii_case(name.as_bytes())
+    }
+}
+
 /// A part of a head, which is never longer than a `u16` can count.
 #[derive(Clone, Copy, Default)]
 struct Span {
@@ -199,8 +206,12 @@ impl Span {
         (self.end - self.start) as usize
     }
 
+    fn range(self) -> Range<usize> {
+        self.start as usize..self.end as usize
+    }
+
     fn of(self, head: &[u8]) -> &[u8] {
-        &head[self.start as usize..self.end as usize]
+        &head[self.range()]
     }
 
     fn text(self, head: &[u8]) -> &str {
@@ -228,6 +239,7 @@ impl Parser {
     pub fn step(&mut self) -> Step {
         self.advance().unwrap_or_else(|fault| {
             self.refused_path = self.path_so_far();
+            self.refused_credentials = fault.code == Code::HeadersTooLarge && self.ends_in_credentials();
             self.head.method = if self.is_for_head() { Method::Head } else { Method::default() };
             (self.buf, self.start) = (Vec::new(), 0);
             self.state = State::Refused(fault.clone());
@@ -255,6 +267,21 @@ impl Parser {
             State::RequestLine { .. } => String::new(),
             State::Refused(_) => self.refused_path.clone(),
         }
+    }
+
+    /// The field that has come last is the one that says who asks.
+    fn ends_in_credentials(&self) -> bool {
+        const NAME: &[u8] = b"authorization:";
+        // No more of it than is always there, however the reads were split.
+        let raw = &self.buf[self.start..];
+        let raw = &raw[..raw.len().min(HEAD_MAX)];
+        let last = memchr::memrchr(b'\n', raw.trim_ascii_end()).map_or(0, |end| end + 1);
+        raw.get(last..last + NAME.len()).is_some_and(|name| name.eq_ignore_ascii_case(NAME))
+    }
+
+    /// A head was too large for what it says of who asks: that is worth nothing, whatever it is.
+    pub fn refused_credentials(&self) -> bool {
+        self.refused_credentials
     }
 
     /// The path of a request that was refused, as the client wrote it; empty if it was not read so far.
@@ -381,6 +408,14 @@ impl Parser {
         if raw.first() == Some(&TLS_HANDSHAKE) {
             return Err(bad("this looks like TLS, but plain HTTP is spoken here"));
         }
+        // Once only: what comes in drops is not compared with each of them.
+        if *searched == 0
+            && let Some((end, length)) = self.known.begins(raw)
+        {
+            self.head.body = end..end;
+            self.state = State::Length { end: end + length };
+            return Ok(true);
+        }
         let Some(end) = line_end(raw, searched, REQUEST_LINE_MAX, target_too_long)? else { return Ok(false) };
         self.head = Head::read(&raw[..end])?;
         self.state = State::Fields(Block::at(end));
@@ -401,6 +436,14 @@ impl Parser {
             value: Span::within(raw, field.value),
         }));
         self.head.body = end..end;
+        match body {
+            // Whether one is waited for depends on the length, which may be another in the next.
+            Body::Length(_) if !self.head.awaits_continue => {
+                let length = self.fields.iter().find(|field| field.is(raw, "content-length"));
+                self.known.learn(&raw[..end], length.map_or(0..0, |field| field.value.range()));
+            }
+            Body::Length(_) | Body::Chunked => self.known.forget(),
+        }
         self.head.awaits_continue &= !matches!(body, Body::Length(0));
         self.state = match body {
             Body::Length(length) => State::Length { end: end + length },

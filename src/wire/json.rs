@@ -173,6 +173,7 @@ impl<'a> Walk<'a> {
     }
 
     /// What was gone over since `start`, which was once `at`.
+    #[allow(unsafe_code)] // its bytes have been looked at once
     fn since(&self, start: usize) -> &'a str {
         // SAFETY: a step passes over what it has found to be a certain ASCII byte, or over a part of a string that
         // `string` has found to be UTF-8; so it is between any two places where `at` has been.
@@ -427,6 +428,7 @@ fn plain(bytes: &[u8]) -> (usize, Encoding) {
 
 /// With the widest vectors that this machine has; the compiler by itself takes only those that every machine has.
 #[inline(never)]
+#[allow(unsafe_code)] // the one way to such vectors
 fn plain_of_long(bytes: &[u8]) -> (usize, Encoding) {
     #[cfg(target_arch = "x86_64")]
     if bytes.len() >= WIDE_MIN && is_x86_feature_detected!("avx2") {

@@ -1,6 +1,9 @@
 //! Bytes ⇄ messages: HTTP/1.1 in, out and as a client, server-sent events, lines, JSON-RPC. Pure, and linear in the bytes however
 //! they are split.
 
+// But for two places in `json`, each of which says why it may.
+#![deny(unsafe_code)]
+
 pub mod answer;
 pub mod backlog;
 mod chunked;
@@ -10,6 +13,7 @@ pub mod http_in;
 pub mod http_out;
 pub mod json;
 pub mod jsonrpc;
+mod known_head;
 pub mod lines;
 #[cfg(test)]
 pub mod mutation;

@@ -1,7 +1,8 @@
 //! Who a client certificate stands for: the common name of its subject, and the rule that gives this name scopes and
 //! servers. Whether the certificate is good was decided before (by rustls). Reads DER and never panics on it.
 
-use crate::model::principal::{Principal, Scopes};
+use crate::model::external::ProjectId;
+use crate::model::principal::{Limits, Principal, Scopes};
 
 /// Of the name of whoever comes with a certificate. No token's name has a colon in it.
 pub const PREFIX: &str = "cert:";
@@ -11,8 +12,9 @@ pub const PREFIX: &str = "cert:";
 pub struct CertificateRule {
     pub cn: String,
     pub scopes: Vec<String>,
-    /// Empty: all.
     pub servers: Vec<String>,
+    /// Both empty: all.
+    pub projects: Vec<ProjectId>,
 }
 
 /// None: no rule is for it, and it is worth nothing.
@@ -22,7 +24,7 @@ pub fn principal(rules: &[CertificateRule], certificate: &[u8]) -> Option<Princi
     Some(Principal {
         name: format!("{PREFIX}{cn}").into(),
         scopes: Scopes::of(&rule.scopes),
-        servers: rule.servers.clone().into(),
+        limits: Limits { servers: rule.servers.clone().into(), projects: rule.projects.clone().into() },
         rate_limit: None,
     })
 }
@@ -125,12 +127,18 @@ mod tests {
             cn: cn.into(),
             scopes: vec!["mcp:call".into()],
             servers: servers.iter().map(ToString::to_string).collect(),
+            projects: Vec::new(),
         };
         let rules = [rule("ops", &[]), rule("agent", &["time"])];
         let who = principal(&rules, &named(&[(UTF8, b"agent")])).unwrap();
         assert_eq!(&*who.name, "cert:agent");
-        assert!(who.may_see("time") && !who.may_see("notes") && who.scopes.mcp_call && !who.scopes.admin_read);
-        assert!(principal(&rules, &named(&[(UTF8, b"ops")])).unwrap().may_see("notes"));
+        assert!(
+            who.may_see_named("time", None)
+                && !who.may_see_named("notes", None)
+                && who.scopes.mcp_call
+                && !who.scopes.admin_read
+        );
+        assert!(principal(&rules, &named(&[(UTF8, b"ops")])).unwrap().may_see_named("notes", None));
         assert_eq!(principal(&rules, &named(&[(UTF8, b"Ops")])), None);
         assert_eq!(principal(&[], &named(&[(UTF8, b"ops")])), None);
     }

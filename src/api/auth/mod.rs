@@ -2,19 +2,29 @@
 //! connection has shown. Finding one costs a hash and a lookup, so that its time tells nothing about tokens that are there.
 
 pub mod certificate;
+pub mod discovery;
+pub mod jwks;
+pub mod jwt;
+pub mod oauth;
 pub mod proof;
+pub mod resource;
 
 pub use crate::api::auth::certificate::CertificateRule;
+use crate::api::auth::oauth::Grant;
 use crate::api::auth::proof::{Challenge, TokenId};
+use crate::api::auth::resource::Resource;
 use crate::limits::NAME_MAX;
 use crate::model::fault::{Code, Fault};
-use crate::model::principal::{Principal, Scopes};
+use crate::model::principal::{Limits, Need, Principal, Scopes};
 use crate::model::records::Token;
 use crate::wire::http_in::{Request, is_media};
 use ::core::net::IpAddr;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+
+/// Of the name of whoever comes with a token of the authorization server. No token's name has a colon in it.
+pub const OAUTH_PREFIX: &str = "oauth:";
 
 /// What is known about the other end of a connection before it says anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +35,8 @@ pub enum Peer {
     Open,
     /// The same on a listener that speaks TLS.
     OpenTls,
+    /// A listener for whoever collects metrics: those need no token here, and everything else does.
+    Scraper,
     /// Authentication is off on this unix socket, or the kernel vouches for root or the daemon's own user.
     Trusted,
 }
@@ -44,6 +56,8 @@ pub struct Tokens {
     edition: u64,
     /// The store has not been read: there may be others that are good.
     unread: bool,
+    /// None: no authorization server gives tokens for this daemon.
+    resource: Option<Arc<Resource>>,
 }
 
 /// What the other end of a connection showed with its last request, and who that was: as long as it shows the same and no
@@ -55,12 +69,44 @@ pub struct Shown {
     who: Option<Principal>,
     /// Whom its certificate stands for.
     certified: Option<Principal>,
+    /// What is in `header` is a token of the authorization server, and was verified.
+    grant: Option<Arc<Grant>>,
+    /// It is one, or might be, and is worth nothing.
+    refused: Option<Box<Fault>>,
 }
 
 impl Shown {
     /// It came with a certificate that a rule is for.
     pub fn certify(&mut self, who: Principal) {
         self.certified = Some(who);
+    }
+
+    /// The same as with its last request, which was found good?
+    pub fn is_same(&self, header: &[u8], tokens: &Tokens) -> bool {
+        self.who.is_some() && self.edition == tokens.edition && self.header == header
+    }
+
+    /// What its last request was let in with, if the authorization server gave that.
+    pub fn grant(&self) -> Option<&Arc<Grant>> {
+        self.grant.as_ref().filter(|_| self.who.is_some())
+    }
+
+    /// It shows a token of the authorization server, which is good.
+    pub fn let_in(&mut self, header: &[u8], grant: Arc<Grant>, tokens: &Tokens) {
+        self.header.clear();
+        self.header.extend_from_slice(header);
+        (self.edition, self.who) = (tokens.edition, Some(grant.principal.clone()));
+        (self.grant, self.refused) = (Some(grant), None);
+    }
+
+    /// It shows one that is not.
+    pub fn turn_away(&mut self, why: Fault) {
+        (self.who, self.grant, self.refused) = (None, None, Some(Box::new(why)));
+    }
+
+    /// What it shows is to be looked at afresh.
+    pub fn forget_refusal(&mut self) {
+        self.refused = None;
     }
 
     pub fn certified(&self) -> Option<&Principal> {
@@ -96,6 +142,20 @@ impl Tokens {
         self.unread = false;
     }
 
+    /// Whoever is not let in is told of it.
+    pub fn announce(&mut self, resource: Option<Arc<Resource>>) {
+        self.resource = resource;
+    }
+
+    pub fn resource(&self) -> Option<&Resource> {
+        self.resource.as_deref()
+    }
+
+    /// Is this the secret of one of them?
+    pub fn has_secret(&self, secret: &[u8]) -> bool {
+        self.by_hash.contains_key(&hash(secret))
+    }
+
     /// False: its name or its hash is there already, and nothing has changed.
     pub fn insert(&mut self, token: Token) -> bool {
         if self.by_name.contains_key(&token.name) || self.by_hash.contains_key(&token.hash) {
@@ -115,7 +175,7 @@ impl Tokens {
         let principal = Principal {
             name,
             scopes: Scopes::of(&token.scopes),
-            servers: token.servers.clone().into(),
+            limits: Limits { servers: token.servers.clone().into(), projects: token.projects.clone().into() },
             rate_limit: token.rate_limit,
         };
         let known = Arc::new(Known { token, principal });
@@ -245,7 +305,10 @@ impl Tokens {
     pub fn still_knows(&self, who: &Principal) -> bool {
         match self.by_name.get(&*who.name) {
             Some(known) => Arc::ptr_eq(&known.principal.name, &who.name),
-            None => who.name == Principal::anonymous().name || who.name.starts_with(certificate::PREFIX),
+            None => {
+                let others = [certificate::PREFIX, OAUTH_PREFIX];
+                who.name == Principal::anonymous().name || others.iter().any(|prefix| who.name.starts_with(prefix))
+            }
         }
     }
 
@@ -257,7 +320,10 @@ impl Tokens {
         {
             return Ok(who.clone());
         }
-        shown.who = None;
+        (shown.who, shown.grant) = (None, None);
+        if let Some(fault) = shown.refused.as_deref().filter(|_| authorization.is_some()) {
+            return Err(fault.clone());
+        }
         let who = self.authenticate(authorization)?;
         shown.header.clear();
         shown.header.extend_from_slice(authorization.unwrap_or_default());
@@ -302,7 +368,7 @@ pub fn hash(secret: &[u8]) -> [u8; 32] {
     Sha256::digest(secret).into()
 }
 
-fn bearer(value: &[u8]) -> Option<&[u8]> {
+pub fn bearer(value: &[u8]) -> Option<&[u8]> {
     let value = value.trim_ascii();
     let (scheme, rest) = value.split_at(value.iter().position(|byte| *byte == b' ')?);
     let secret = rest.trim_ascii();
@@ -318,6 +384,37 @@ fn unauthorized(what: &str) -> Fault {
              made by `stdiod token create`"
         ),
     )
+}
+
+/// A token of the authorization server that opens nothing.
+pub fn worthless(why: &str) -> Fault {
+    Fault::new(Code::Unauthorized, format!("{why}: get a new one from the authorization server")).with("reason", why)
+}
+
+/// Whoever is not let in is told where to get a token that opens this, if anybody gives one.
+pub fn challenged(mut fault: Fault, request: &Request<'_>, tokens: &Tokens, shown: &Shown, need: Need) -> Fault {
+    let held = shown.who().map(|who| who.scopes).unwrap_or_default();
+    let lacks_scope = fault.code == Code::Forbidden && !held.cover(need.scopes());
+    let Some(resource) = &tokens.resource else {
+        let scope = need.scopes().names().join(" ");
+        let told = || format!(r#"Bearer realm="stdiod", error="insufficient_scope", scope="{scope}""#);
+        fault.challenge = lacks_scope.then(told);
+        return fault;
+    };
+    fault.challenge = match fault.code {
+        Code::Unauthorized if request.header("authorization").is_none() => {
+            Some(resource.ask_for_token(&request.path, need))
+        }
+        Code::Unauthorized => {
+            let why = fault.data.get("reason").and_then(serde_json::Value::as_str);
+            let why = why.unwrap_or("the token is not known, was revoked, or has expired");
+            Some(resource.refuse_token(&request.path, need, why))
+        }
+        // Where limits are in the way no scope helps.
+        Code::Forbidden if lacks_scope => Some(resource.ask_for_scopes(&request.path, held, need)),
+        _other => None,
+    };
+    fault
 }
 
 /// The rule for names of tokens.
@@ -374,7 +471,7 @@ pub fn refuse_foreign_pages(request: &Request<'_>, peer: Peer) -> Result<(), Fau
 fn is_own_origin(origin: &[u8], host: &str, peer: Peer) -> bool {
     let authority = match peer {
         Peer::OpenTls => origin.strip_prefix(b"https://"),
-        Peer::Open | Peer::Trusted | Peer::Token => origin.strip_prefix(b"http://"),
+        Peer::Open | Peer::Trusted | Peer::Token | Peer::Scraper => origin.strip_prefix(b"http://"),
     };
     authority.is_some_and(|authority| !host.is_empty() && authority.eq_ignore_ascii_case(host.as_bytes()))
 }
@@ -455,7 +552,7 @@ mod tests {
         }
         let agent = tokens.authenticate(Some(b"Bearer s2")).unwrap();
         assert_eq!(agent.scopes, Scopes { mcp_call: true, ..Scopes::default() });
-        assert!(agent.may_see("time") && !agent.may_see("times"));
+        assert!(agent.may_see_named("time", None) && !agent.may_see_named("times", None));
         let headers: [&[u8]; 11] = [
             b"",
             b"Bearer",
@@ -522,7 +619,8 @@ mod tests {
 
     #[test]
     fn nobody_gets_more_by_making_a_token() {
-        let limited = Principal { servers: vec!["time".to_string()].into(), ..Principal::anonymous() };
+        let limits = Limits { servers: vec!["time".to_string()].into(), ..Limits::default() };
+        let limited = Principal { limits, ..Principal::anonymous() };
         assert!(limited.permit(Need::Write).is_ok());
         assert_eq!(limited.permit(Need::TokensWrite).unwrap_err().code, Code::Forbidden);
         let admin = Principal { scopes: Scopes::of(&["admin:write"]), ..Principal::anonymous() };

@@ -35,7 +35,7 @@ pub const fn names<const N: usize>(fields: &[Described; N]) -> [&'static str; N]
     names
 }
 
-pub const DEFINITION: [Described; 26] = [
+pub const DEFINITION: [Described; 28] = [
     field("name", "Unique, and no UUID: paths take either.", server_name),
     field("image", "An image reference, as in `name:tag`. Instead of `rootfs` and of `command`.", || {
         let part = "[A-Za-z0-9][A-Za-z0-9._-]*";
@@ -122,6 +122,12 @@ pub const DEFINITION: [Described; 26] = [
             "propertyNames": {"pattern": format!("^{KERNEL}({NAME_WITH_COLON})+$"), "maxLength": PATH_MAX},
             "examples": [{"/app/server.py": "print()"}]})
     }),
+    field(
+        "managed_by",
+        "What made it and looks after it. `stdiod apply --prune` removes those of `apply`.",
+        || json!({"type": "string", "pattern": format!("^[a-z0-9-]{{1,{NAME_MAX}}}$"), "examples": ["apply"]}),
+    ),
+    field("project", "The project whose tools it is among, and whose tokens see it.", project),
     field("max_in_flight", "Calls that it has at once.", || {
         integer(1..=limits::MAX_IN_FLIGHT_MAX, limits::MAX_IN_FLIGHT_DEFAULT)
     }),
@@ -181,12 +187,15 @@ pub const PORT_MAPPING: [Described; 3] = [
     ),
 ];
 
-pub const TIMEOUTS: [Described; 2] = [
+pub const TIMEOUTS: [Described; 3] = [
     field("request_ms", "A call that says nothing else.", || {
         integer(WAIT_MS, limits::REQUEST_TIMEOUT_DEFAULT.as_millis() as u64)
     }),
     field("startup_ms", "From its start until it is ready.", || {
         integer(WAIT_MS, limits::STARTUP_TIMEOUT_DEFAULT.as_millis() as u64)
+    }),
+    field("install_ms", "One attempt to fetch the packages of `npx` or `uvx`; what has come is kept.", || {
+        integer(WAIT_MS, limits::INSTALL_TIMEOUT_DEFAULT.as_millis() as u64)
     }),
 ];
 
@@ -239,7 +248,7 @@ pub const CALL: [Described; 3] = [
     field("timeout_ms", "Default: `timeouts.request_ms` of the server.", wait),
 ];
 
-pub const TOKEN: [Described; 5] = [
+pub const TOKEN: [Described; 6] = [
     field("name", "Unique.", || {
         let pattern = format!("^[A-Za-z0-9][A-Za-z0-9_.@-]{{0,{}}}$", NAME_MAX - 1);
         json!({"type": "string", "pattern": pattern, "not": {"enum": ["anonymous", "nobody"]}, "examples": ["ci"]})
@@ -248,9 +257,13 @@ pub const TOKEN: [Described; 5] = [
         json!({"type": "array", "items": {"type": "string", "enum": Scopes::NAMES}, "minItems": 1, "uniqueItems": true,
             "maxItems": Scopes::NAMES.len(), "examples": [["mcp:call"]]})
     }),
-    field("servers", "The only servers that exist for it; default: all.", || {
+    field("servers", "The only servers that exist for it, beside those of its projects; default: all.", || {
         json!({"type": "array", "items": server_name(), "minItems": 1, "uniqueItems": true,
             "maxItems": TOKEN_SERVERS_MAX, "examples": [["weather"]]})
+    }),
+    field("projects", "The only projects that it may use; default: all, unless it is limited to servers.", || {
+        json!({"type": "array", "items": project(), "minItems": 1, "uniqueItems": true,
+            "maxItems": TOKEN_SERVERS_MAX, "examples": [["6f1a-shop"]]})
     }),
     field("expires", "How long it is good, from now on; default: without end.", lifetime),
     field("rate_limit", "How many calls and lists it may make.", || {
@@ -265,6 +278,10 @@ pub const ROTATION: [Described; 1] =
 
 fn lifetime() -> Value {
     json!({"type": "string", "pattern": "^[1-9][0-9]{0,2}[smhd]$", "examples": ["12h"]})
+}
+
+pub fn project() -> Value {
+    json!({"type": "string", "pattern": format!("^[A-Za-z0-9-]{{1,{NAME_MAX}}}$"), "examples": ["6f1a-shop"]})
 }
 
 // --- kinds of values --------------------------------------------------------------------------------------------------
@@ -368,8 +385,8 @@ mod tests {
             "resource_limits": {"cpu": "0.123", "memory": "17M", "disk": "5M", "volume": "6M", "pids": 3},
             "provider": "crun", "ports": [{"host": 81, "container": 80, "address": "0.0.0.0"}, "[::1]:82:80"],
             "network": "bridge", "egress": ["db.example:5432"], "user": "1:2", "workdir": "/w", "files": {"/app/x": "y"},
-            "max_in_flight": 2, "queue_max": 3, "shared": false, "framing": "content-length",
-            "timeouts": {"request_ms": 5, "startup_ms": 6},
+            "project": "p-1", "managed_by": "apply", "max_in_flight": 2, "queue_max": 3, "shared": false, "framing": "content-length",
+            "timeouts": {"request_ms": 5, "startup_ms": 6, "install_ms": 7},
             "health": {"heartbeat_ms": 100, "probe_timeout_ms": 8, "stale_ms": 9, "on_unresponsive": "restart",
                 "startup_timeout_ms": 6},
             "crash_loop": {"threshold": 1, "window_ms": 2, "schedule_ms": [1, 20], "max_attempts": 4, "stable_ms": 5}}"#,

@@ -18,6 +18,7 @@ use crate::model::definition::{
     COVERED, CrashLoop, Definition, Framing, HOST_DIRS, HOST_LINKS, Health, OnUnresponsive, PullPolicy, ResourceLimits,
     RestartPolicy, Source,
 };
+use crate::model::external::ProjectId;
 use crate::model::fault::{Code, Fault};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
@@ -119,12 +120,15 @@ pub fn standard(name: String, source: Source) -> Definition {
         user: None,
         workdir: None,
         files: BTreeMap::new(),
+        project: None,
+        managed_by: None,
         max_in_flight: limits::MAX_IN_FLIGHT_DEFAULT,
         queue_max: limits::QUEUE_DEFAULT,
         shared: true,
         framing: Framing::Auto,
         request_timeout_ms: limits::REQUEST_TIMEOUT_DEFAULT.as_millis() as u64,
         startup_timeout_ms: limits::STARTUP_TIMEOUT_DEFAULT.as_millis() as u64,
+        install_timeout_ms: limits::INSTALL_TIMEOUT_DEFAULT.as_millis() as u64,
         health: Health::default(),
         crash_loop: CrashLoop::default(),
     }
@@ -158,6 +162,8 @@ fn apply(fields: &mut Fields, definition: &mut Definition, standard: &Definition
     fields.set("user", &mut d.user, &s.user, |field| field.parse(user).map(Some))?;
     fields.set("workdir", &mut d.workdir, &s.workdir, |field| field.parse(absolute_path).map(Some))?;
     entries(fields, "files", &mut d.files, FILES_MAX, FILES_BYTES_MAX, mount_path)?;
+    fields.set("managed_by", &mut d.managed_by, &s.managed_by, |field| field.parse(mark).map(Some))?;
+    fields.set("project", &mut d.project, &s.project, |field| field.parse(ProjectId::new).map(Some))?;
     let in_flight = 1..=limits::MAX_IN_FLIGHT_MAX;
     fields.set("max_in_flight", &mut d.max_in_flight, &s.max_in_flight, |field| field.integer(in_flight))?;
     fields.set("queue_max", &mut d.queue_max, &s.queue_max, |field| field.integer(1..=limits::QUEUE_LIMIT))?;
@@ -308,10 +314,11 @@ fn timeouts_and_health(fields: &mut Fields, d: &mut Definition, s: &Definition) 
     let startup = |field: Field| field.integer(WAIT_MS).map(Some);
     let standard_startup = Some(s.startup_timeout_ms);
 
-    let mut timeouts = (d.request_timeout_ms, None);
-    let standard = (s.request_timeout_ms, standard_startup);
+    let mut timeouts = (d.request_timeout_ms, None, d.install_timeout_ms);
+    let standard = (s.request_timeout_ms, standard_startup, s.install_timeout_ms);
     fields.set_within("timeouts", TIMEOUTS, &mut timeouts, &standard, |inner, timeouts| {
         inner.set("request_ms", &mut timeouts.0, &standard.0, wait)?;
+        inner.set("install_ms", &mut timeouts.2, &standard.2, wait)?;
         inner.set("startup_ms", &mut timeouts.1, &standard_startup, startup)
     })?;
 
@@ -328,7 +335,7 @@ fn timeouts_and_health(fields: &mut Fields, d: &mut Definition, s: &Definition) 
         inner.set("startup_timeout_ms", &mut health_startup, &standard_startup, startup)
     })?;
 
-    d.request_timeout_ms = timeouts.0;
+    (d.request_timeout_ms, d.install_timeout_ms) = (timeouts.0, timeouts.2);
     match (timeouts.1, health_startup) {
         (Some(one), Some(other)) if one != other => Err(Fault::field(
             "health.startup_timeout_ms",
@@ -469,6 +476,15 @@ pub fn server_name(text: &str) -> Result<String, String> {
         return Err("must not look like a UUID: paths take either".to_string());
     }
     Ok(text.to_string())
+}
+
+/// What made a server.
+fn mark(text: &str) -> Result<String, String> {
+    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    match !text.is_empty() && text.len() <= NAME_MAX && text.bytes().all(allowed) {
+        true => Ok(text.to_string()),
+        false => Err(format!("must be 1 to {NAME_MAX} of a-z, 0-9 and -")),
+    }
 }
 
 fn provider(text: &str) -> Result<String, String> {

@@ -3,6 +3,7 @@
 
 pub mod described;
 pub mod fields;
+pub mod install;
 pub mod package;
 pub mod patch;
 pub mod quantity;

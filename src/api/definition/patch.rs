@@ -33,6 +33,17 @@ pub fn drop_environment(old: &Definition, new: &mut Definition, given: &Map<Stri
     dropped
 }
 
+/// The values of this environment are not known: what is left of it must have been sent, or it would be stored empty.
+pub fn sends_the_environment(new: &Definition, given: &Map<String, Value>, why: &Fault) -> Result<(), Fault> {
+    let sent = given.get("environment").and_then(Value::as_object);
+    let is_sent = |name: &String| sent.and_then(|sent| sent.get(name)).is_some_and(Value::is_string);
+    let missing: Vec<&str> = new.environment.keys().filter(|name| !is_sent(name)).map(String::as_str).collect();
+    match missing.is_empty() {
+        true => Ok(()),
+        false => Err(why.clone().with("missing", missing)),
+    }
+}
+
 /// What is in a file system cannot be squeezed; only its owner knows what may go.
 pub fn keeps_its_volumes(old: &Definition, new: &Definition) -> Result<(), Fault> {
     let (before, after) = (old.resource_limits.volume_bytes(), new.resource_limits.volume_bytes());

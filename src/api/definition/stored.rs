@@ -5,13 +5,23 @@
 use crate::api::definition::{fields, package, quantity};
 use crate::ids::ServerId;
 use crate::model::definition::{Definition, Source};
-use crate::model::fault::Fault;
+use crate::model::fault::{Code, Fault};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 /// The definition as a registration would have made it.
 pub fn check(definition: &Definition) -> Result<Definition, Fault> {
     fields::from_fields(fields(definition))
+}
+
+/// Of a server whose environment cannot be opened. It is no fault of the definition, so only the key, or all values sent again,
+/// put it right.
+pub fn sealed_environment(why: &impl std::fmt::Display) -> Fault {
+    let message = format!(
+        "environment: it cannot be opened: {why}; bring the key back and restart the daemon, or send all variables again in a \
+         PATCH"
+    );
+    Fault::new(Code::SecretMissing, message).with("field", "environment")
 }
 
 /// For a server whose own name may not be used: harmless in paths and logs, and nobody else's.
@@ -88,11 +98,17 @@ pub fn fields(d: &Definition) -> Map<String, Value> {
     set("user", json!(d.user));
     set("workdir", json!(d.workdir));
     set("files", json!(d.files));
+    set("project", json!(d.project));
+    set("managed_by", json!(d.managed_by));
     set("max_in_flight", json!(d.max_in_flight));
     set("queue_max", json!(d.queue_max));
     set("shared", json!(d.shared));
     set("framing", word(&d.framing));
-    set("timeouts", json!({"request_ms": d.request_timeout_ms, "startup_ms": d.startup_timeout_ms}));
+    set(
+        "timeouts",
+        json!({"request_ms": d.request_timeout_ms, "startup_ms": d.startup_timeout_ms,
+            "install_ms": d.install_timeout_ms}),
+    );
     set(
         "health",
         json!({
@@ -128,8 +144,8 @@ mod tests {
                 "resource_limits": {"cpu": "0.123", "memory": "17M", "disk": "5M", "pids": 3}, "provider": "crun",
                 "ports": ["0.0.0.0:81:80", "[::1]:82:80"], "network": "bridge",
                 "egress": ["db.example:5432", "10.0.0.0/8", "[2001:db8::1]:443", "::/0"], "user": "1:2", "workdir": "/w",
-                "files": {"/app/x": "y"}, "max_in_flight": 2, "queue_max": 3, "shared": false,
-                "framing": "content-length", "timeouts": {"request_ms": 5, "startup_ms": 6},
+                "files": {"/app/x": "y"}, "project": "p-1", "managed_by": "apply", "max_in_flight": 2, "queue_max": 3, "shared": false,
+                "framing": "content-length", "timeouts": {"request_ms": 5, "startup_ms": 6, "install_ms": 7},
                 "health": {"heartbeat_ms": 100, "probe_timeout_ms": 8, "stale_ms": 9, "on_unresponsive": "restart"},
                 "crash_loop": {"threshold": 1, "window_ms": 2, "schedule_ms": [1, 20], "max_attempts": 4, "stable_ms": 5}}"#,
         )

@@ -1,27 +1,20 @@
 //! The entries of clients' configurations: `mcpServers` of Claude, Cursor and those who follow them, `servers` of VS Code
 //! with its `inputs`, and the draft `mcp.json`. They differ in their placeholders and little else, so one reader takes all.
 
-use super::Draft;
 use super::program::{Variables, program, value_of};
 use super::values::{Asking, Filled, Found};
+use super::{Draft, remote};
 use serde_json::{Map, Value, json};
 
-/// Where a remote server says its address.
-const ADDRESSES: &[&str] = &["url", "httpUrl", "serverUrl"];
-const REMOTE_TYPES: &[&str] = &["sse", "http", "streamable-http", "streamableHttp", "streamable_http", "remote", "ws"];
 const LOCAL_TYPES: &[&str] = &["stdio", "local", ""];
 const KNOWN: &[&str] =
     &["name", "type", "transport", "command", "args", "env", "environment", "cwd", "envFile", "disabled", "enabled"];
 
-pub const REMOTE: &str = "is a remote server (it has a URL, and no command). External servers belong to a project, and \
-                          this version has no projects yet: leave it out of the file, or out of the import with --skip";
-
 pub fn draft(entry: &Map<String, Value>, inputs: &[Value], asking: &mut Asking) -> Result<Draft, String> {
     let of_type = |key: &str| entry.get(key).and_then(Value::as_str).unwrap_or_default();
     let kind = [of_type("type"), of_type("transport")].concat();
-    let has_address = ADDRESSES.iter().any(|key| entry.get(*key).is_some_and(Value::is_string));
-    if REMOTE_TYPES.contains(&kind.as_str()) || (has_address && !entry.contains_key("command")) {
-        return Err(REMOTE.to_string());
+    if remote::is_remote(entry, &kind) {
+        return remote::of_client(entry, &kind, inputs, asking);
     }
     if !LOCAL_TYPES.contains(&kind.as_str()) {
         return Err(format!("type: {kind:?} is not known; expected \"stdio\""));
@@ -59,10 +52,12 @@ pub fn draft(entry: &Map<String, Value>, inputs: &[Value], asking: &mut Asking) 
     }
     let words = words(entry)?.iter().map(|word| fill(word, asking).text).collect();
     program(words, variables, &mut definition, asking)?;
-    let disabled =
-        entry.get("disabled") == Some(&Value::Bool(true)) || entry.get("enabled") == Some(&Value::Bool(false));
     let ignored = entry.keys().filter(|key| !KNOWN.contains(&key.as_str())).cloned().collect();
-    Ok(Draft { definition, ignored, disabled })
+    Ok(Draft { definition, ignored, disabled: is_disabled(entry), ..Draft::default() })
+}
+
+pub fn is_disabled(entry: &Map<String, Value>) -> bool {
+    entry.get("disabled") == Some(&Value::Bool(true)) || entry.get("enabled") == Some(&Value::Bool(false))
 }
 
 /// The command and its arguments.
@@ -99,7 +94,7 @@ pub fn scalar(value: &Value) -> Option<String> {
     }
 }
 
-fn object<'d>(entry: &'d Map<String, Value>, key: &str) -> Result<Option<&'d Map<String, Value>>, String> {
+pub fn object<'d>(entry: &'d Map<String, Value>, key: &str) -> Result<Option<&'d Map<String, Value>>, String> {
     match entry.get(key) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::Object(object)) => Ok(Some(object)),
@@ -108,7 +103,7 @@ fn object<'d>(entry: &'d Map<String, Value>, key: &str) -> Result<Option<&'d Map
 }
 
 /// `${VAR}`, `${VAR:-default}`, `${env:VAR}`, `${input:id}`, and the places that editors know.
-fn look_up(inner: &str, inputs: &[Value], asking: &mut Asking) -> Found {
+pub fn look_up(inner: &str, inputs: &[Value], asking: &mut Asking) -> Found {
     if let Some(name) = inner.strip_prefix("env:") {
         return asking.look_up_variable(name);
     }

@@ -3,6 +3,7 @@
 //! is still unknown. Touches no file and no variable itself: whoever imports answers for those (`Surroundings`).
 //! Either every entry of a document becomes a valid definition, or the document is refused with all that is wrong in it.
 
+pub mod body;
 mod bundle;
 mod clients;
 mod container_command;
@@ -10,10 +11,14 @@ mod exported;
 mod jsonc;
 mod program;
 mod registry_entry;
+mod remote;
 mod values;
 
 use crate::api::definition::{fields, strict_json};
+use crate::api::projects::fields as external;
 use crate::limits::NAME_MAX;
+use crate::model::definition::Definition;
+use crate::model::external::ExternalSpec;
 use crate::model::fault::{Code, Fault};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -24,13 +29,14 @@ pub use values::{Need, Surroundings};
 pub const EXPORT_VERSION: u64 = 1;
 
 /// One server of a document.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     /// What it is called there.
     pub from: String,
     /// What it will be called here.
     pub name: String,
-    /// What `POST` takes. A variable whose value is unknown is `null`; an argument keeps its placeholder.
+    pub kind: Kind,
+    /// What `POST` takes. A variable or a header whose value is unknown is `null`; an argument keeps its placeholder.
     pub definition: Map<String, Value>,
     pub needs: Vec<Need>,
     /// Fields that only mean something to the client they were written for.
@@ -39,12 +45,47 @@ pub struct Entry {
     pub disabled: bool,
 }
 
+/// What an entry becomes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// A program, in a sandbox of this host.
+    #[default]
+    Hosted,
+    /// A server that runs elsewhere; it belongs to a project.
+    External,
+}
+
+/// An entry as it would be stored, but for the values that are still missing.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Read {
+    Hosted(Box<Definition>),
+    External(Box<ExternalSpec>),
+}
+
 impl Entry {
+    pub fn read(&self) -> Result<Read, Fault> {
+        match self.kind {
+            // A `null` in the environment is left out here, so that what is unknown is no obstacle to judging the rest.
+            Kind::Hosted => fields::but_for_values(self.definition.clone()).map(|read| Read::Hosted(Box::new(read))),
+            Kind::External => {
+                let mut given = self.definition.clone();
+                for key in ["headers", "env"] {
+                    if let Some(Value::Object(values)) = given.get_mut(key) {
+                        values.retain(|_, value| !value.is_null());
+                    }
+                }
+                external::from_fields(given).map(|read| Read::External(Box::new(read)))
+            }
+        }
+    }
+
     /// For a person or a program to look at: values of the environment are secrets, here as everywhere.
     pub fn shown(&self, action: &str) -> Value {
         let mut definition = self.definition.clone();
-        if let Some(Value::Object(environment)) = definition.get_mut("environment") {
-            environment.values_mut().for_each(|value| *value = Value::Null);
+        for key in ["environment", "headers", "env"] {
+            if let Some(Value::Object(secrets)) = definition.get_mut(key) {
+                secrets.values_mut().for_each(|value| *value = Value::Null);
+            }
         }
         let needs: Vec<&str> = self.needs.iter().map(|need| need.name.as_str()).collect();
         let mut shown = json!({
@@ -69,6 +110,7 @@ impl Entry {
 /// What a form makes of an entry, before it has a name.
 #[derive(Debug, Default)]
 struct Draft {
+    kind: Kind,
     definition: Map<String, Value>,
     ignored: Vec<String>,
     disabled: bool,
@@ -94,8 +136,11 @@ pub fn read(bytes: &[u8], around: &dyn Surroundings) -> Result<Vec<Entry>, Fault
         let found = Found { from: bundle.name().to_string(), form: Form::Bundle(Box::new(bundle)) };
         return entries(vec![found], around);
     }
-    let document = strict_json::object(&jsonc::plain(bytes))?;
-    entries(find(&document).map_err(|why| Fault::new(Code::InvalidRequest, why))?, around)
+    read_object(&strict_json::object(&jsonc::plain(bytes))?, around)
+}
+
+fn read_object(document: &Map<String, Value>, around: &dyn Surroundings) -> Result<Vec<Entry>, Fault> {
+    entries(find(document).map_err(|why| Fault::new(Code::InvalidRequest, why))?, around)
 }
 
 const FORMS: &str = "expected `mcpServers` (Claude, Cursor), `servers` (VS Code), a registry's server.json, an .mcpb bundle, \
@@ -212,15 +257,16 @@ fn entry(found: &Found, around: &dyn Surroundings) -> Result<Entry, String> {
     let draft = match &found.form {
         Form::Client { entry, inputs } => clients::draft(entry, inputs, &mut asking)?,
         Form::Registry(document) => registry_entry::draft(document, &mut asking)?,
-        Form::Exported(fields) => exported::draft(fields, &mut asking),
+        Form::Exported(fields) => exported::draft(fields, &mut asking)?,
         Form::Bundle(bundle) => bundle.draft(&mut asking)?,
     };
     let needs = asking.into_needs();
-    let mut definition = draft.definition;
+    let mut definition = draft.definition.clone();
     definition.insert("name".to_string(), json!(name));
-    // A `null` in the environment is left out here, so that what is unknown is no obstacle to judging the rest.
-    fields::but_for_values(definition.clone()).map_err(|fault| fault.message)?;
-    Ok(Entry { from: found.from.clone(), name, definition, needs, ignored: draft.ignored, disabled: draft.disabled })
+    let Draft { kind, ignored, disabled, .. } = draft;
+    let entry = Entry { from: found.from.clone(), name, kind, definition, needs, ignored, disabled };
+    entry.read().map_err(|fault| fault.message)?;
+    Ok(entry)
 }
 
 /// A name that a server may have here. Of `io.github.someone/weather` the last part.

@@ -2,17 +2,18 @@
 //! it or as an image, with its arguments and variables. What a person must choose is taken from what was given, else from
 //! the default, else asked for.
 
-use super::Draft;
-use super::clients::{REMOTE, scalar};
+use super::clients::scalar;
 use super::container_command;
 use super::program::{Variables, program};
 use super::values::{Asking, Filled};
+use super::{Draft, remote};
 use serde_json::{Map, Value};
 
 pub fn draft(document: &Map<String, Value>, asking: &mut Asking) -> Result<Draft, String> {
     let packages = array(document.get("packages"));
-    if packages.is_empty() {
-        return Err(REMOTE.to_string());
+    let remotes = array(document.get("remotes"));
+    if packages.is_empty() && !asking.has_project() {
+        return Err(remote::WITHOUT_PROJECT.to_string());
     }
     let mut reasons = Vec::new();
     for package in packages {
@@ -20,6 +21,9 @@ pub fn draft(document: &Map<String, Value>, asking: &mut Asking) -> Result<Draft
             None => return hosted(package, asking),
             Some(why) => reasons.push(why),
         }
+    }
+    if asking.has_project() && !remotes.is_empty() {
+        return at_address(&remotes[0], asking);
     }
     Err(format!("none of its packages can be hosted: {}", reasons.join("; ")))
 }
@@ -83,6 +87,15 @@ fn hosted(package: &Value, asking: &mut Asking) -> Result<Draft, String> {
     Ok(draft)
 }
 
+/// The first of its addresses, which its own document prefers.
+fn at_address(remote: &Value, asking: &mut Asking) -> Result<Draft, String> {
+    let url = remote["url"].as_str().ok_or("remotes[0].url: is required")?;
+    let url = fill_variables(url, &remote["variables"], asking);
+    let kind = remote["type"].as_str().unwrap_or_default();
+    let headers = inputs(&remote["headers"], "headers", asking)?;
+    remote::draft(url, kind, headers)
+}
+
 fn arguments(list: &Value, asking: &mut Asking) -> Vec<String> {
     let mut words = Vec::new();
     for (index, argument) in array(Some(list)).iter().enumerate() {
@@ -113,9 +126,14 @@ fn arguments(list: &Value, asking: &mut Asking) -> Vec<String> {
 }
 
 fn variables(list: &Value, asking: &mut Asking) -> Result<Variables, String> {
+    inputs(list, "environmentVariables", asking)
+}
+
+/// Named values, of the environment or of headers.
+fn inputs(list: &Value, key: &str, asking: &mut Asking) -> Result<Variables, String> {
     let mut variables = Variables::new();
     for (index, variable) in array(Some(list)).iter().enumerate() {
-        let name = variable["name"].as_str().ok_or_else(|| format!("environmentVariables[{index}]: has no name"))?;
+        let name = variable["name"].as_str().ok_or_else(|| format!("{key}[{index}]: has no name"))?;
         match chosen(variable, name, asking) {
             Some(value) => _ = variables.insert(name.to_string(), (!value.missing).then_some(value.text)),
             None if variable["isRequired"] == true => {

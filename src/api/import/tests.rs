@@ -24,6 +24,10 @@ impl Surroundings for Nothing {
     fn file(&self, _: &str) -> Result<String, String> {
         Err("there are no files".to_string())
     }
+
+    fn has_project(&self) -> bool {
+        false
+    }
 }
 
 fn refusal(bytes: &[u8]) -> String {

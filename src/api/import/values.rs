@@ -11,6 +11,8 @@ pub trait Surroundings {
     fn wants(&self, from: &str) -> bool;
     /// The text of a file that the document names; else why it cannot be had.
     fn file(&self, path: &str) -> Result<String, String>;
+    /// Is there a project that remote servers can belong to?
+    fn has_project(&self) -> bool;
 }
 
 /// A value that must be given before the server can be registered.
@@ -66,6 +68,10 @@ impl<'a> Asking<'a> {
 
     pub fn file(&self, path: &str) -> Result<String, String> {
         self.around.file(path)
+    }
+
+    pub fn has_project(&self) -> bool {
+        self.around.has_project()
     }
 
     /// Asked for once, however often it is used.

@@ -396,16 +396,13 @@ pub fn refuse(id: Option<Json<'_>>, fault: &Fault) -> Response {
     let mut response = error(fault.code.status(), id, -32000, &fault.message, Some(data.into()));
     response.headers.extend(fault.retry_after_s.map(|seconds| ("Retry-After", seconds.to_string())));
     response.headers.extend(fault.allow.clone().map(|methods| ("Allow", methods)));
-    match fault.code {
-        Code::Unauthorized => response.headers.push(("WWW-Authenticate", challenge("invalid_token"))),
-        Code::Forbidden => response.headers.push(("WWW-Authenticate", challenge("insufficient_scope"))),
-        _other => {}
-    }
+    let told = match (&fault.challenge, fault.code) {
+        (Some(told), _) => Some(told.clone()),
+        (None, Code::Unauthorized) => Some(r#"Bearer realm="stdiod", scope="mcp:call""#.to_string()),
+        (None, _other) => None,
+    };
+    response.headers.extend(told.map(|told| ("WWW-Authenticate", told)));
     response
-}
-
-fn challenge(error: &str) -> String {
-    format!(r#"Bearer realm="stdiod", scope="mcp:call", error="{error}""#)
 }
 
 fn error(status: u16, id: Option<Json<'_>>, code: i64, message: &str, data: Option<serde_json::Value>) -> Response {

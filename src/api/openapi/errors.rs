@@ -11,8 +11,22 @@ use std::collections::BTreeMap;
 pub fn of(family: &Family, row: &Row) -> Map<String, Value> {
     let schema = match row.reader {
         Reader::Mcp(_) => "McpMessage",
-        Reader::Plain(_) | Reader::OfServer(_) | Reader::OfToken(_) if row.is_call() => "CallError",
-        Reader::Plain(_) | Reader::OfServer(_) | Reader::OfToken(_) => "Error",
+        Reader::Plain(_)
+        | Reader::OfServer(_)
+        | Reader::OfToken(_)
+        | Reader::OfProject(_)
+        | Reader::OfExternal(_)
+        | Reader::OfNamed(_)
+            if row.is_call() =>
+        {
+            "CallError"
+        }
+        Reader::Plain(_)
+        | Reader::OfServer(_)
+        | Reader::OfToken(_)
+        | Reader::OfProject(_)
+        | Reader::OfExternal(_)
+        | Reader::OfNamed(_) => "Error",
     };
     let mut by_status: BTreeMap<u16, Vec<Code>> = BTreeMap::new();
     for code in codes(family, row) {
@@ -41,13 +55,28 @@ fn codes(family: &Family, row: &Row) -> Vec<Code> {
     let mut codes = row.faults.to_vec();
     match row.needs {
         Need::Nothing => {}
-        Need::Read | Need::Write | Need::Call | Need::ReadOrCall | Need::TokensRead | Need::TokensWrite => {
+        Need::Read
+        | Need::Scrape
+        | Need::Write
+        | Need::Call
+        | Need::ReadOrCall
+        | Need::TokensRead
+        | Need::TokensWrite
+        | Need::Audit => {
             codes.extend([Code::Unauthorized, Code::Forbidden, Code::StoreUnavailable, Code::Unavailable]);
         }
     }
+    if row.needs == Need::Call {
+        codes.push(Code::RateLimited);
+    }
     match family.member {
         MemberKind::Nothing => {}
-        MemberKind::Server | MemberKind::Token => codes.push(Code::NotFound),
+        MemberKind::Project => codes.push(Code::Forbidden),
+        MemberKind::Server
+        | MemberKind::Token
+        | MemberKind::ProjectServer
+        | MemberKind::ProjectSecret
+        | MemberKind::Product => codes.push(Code::NotFound),
     }
     codes.extend([Code::InvalidRequest, Code::UnknownField, Code::MethodNotAllowed, Code::Overloaded]);
     if row.body.is_some() {
@@ -84,7 +113,12 @@ fn content(codes: &[Code], row: &Row, schema: &str) -> Value {
                 let error = json!({"code": -32000, "message": "why", "data": {"code": name}});
                 json!({"jsonrpc": "2.0", "id": null, "error": error})
             }
-            Reader::Plain(_) | Reader::OfServer(_) | Reader::OfToken(_) => {
+            Reader::Plain(_)
+            | Reader::OfServer(_)
+            | Reader::OfToken(_)
+            | Reader::OfProject(_)
+            | Reader::OfExternal(_)
+            | Reader::OfNamed(_) => {
                 json!({"error": {"code": name, "message": "why", "data": data}})
             }
         };

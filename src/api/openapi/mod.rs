@@ -2,9 +2,13 @@
 //! how they are written down, and says nothing of its own about a route. It never changes while the daemon runs.
 
 mod errors;
+mod imports;
+mod projects;
 mod schemas;
 
+use crate::api::definition::described;
 use crate::api::mcp::{self, Door};
+use crate::api::rest::asks::ZIP;
 use crate::api::route::{FAMILIES, Family, Kind, Media, MemberKind, Parameter, Path, Reader, Row, Success};
 use crate::model::principal::Need;
 use crate::model::status::Status;
@@ -40,7 +44,7 @@ pub fn document() -> Value {
         "openapi": "3.1.0",
         "info": {
             "title": "stdiod", "version": env!("CARGO_PKG_VERSION"), "description": ABOUT,
-            "license": {"name": env!("CARGO_PKG_LICENSE")},
+            "license": {"name": env!("CARGO_PKG_LICENSE"), "identifier": env!("CARGO_PKG_LICENSE")},
         },
         "servers": [{"url": "/", "description": "The daemon that this document comes from."}],
         "tags": TAGS.map(|(name, about)| json!({"name": name, "description": about})),
@@ -57,8 +61,9 @@ pub fn document() -> Value {
     })
 }
 
-const TAGS: [(&str, &str); 4] = [
+const TAGS: [(&str, &str); 5] = [
     ("servers", "Hosted servers: what they are, how they do, and calls to them."),
+    ("projects", "External servers of projects: how they are reached, their tools, secrets and records."),
     ("mcp", "MCP over HTTP, for MCP clients."),
     ("tokens", "Who may do what."),
     ("daemon", "The daemon itself."),
@@ -67,10 +72,15 @@ const TAGS: [(&str, &str); 4] = [
 fn tag(path: &str, row: &Row) -> &'static str {
     match (row.reader, row.needs) {
         (Reader::Mcp(_), _) => "mcp",
+        (Reader::OfProject(_) | Reader::OfExternal(_) | Reader::OfNamed(_), _) => "projects",
         (_, Need::TokensRead | Need::TokensWrite) => "tokens",
-        (_, Need::Nothing) => "daemon",
-        (_, Need::Read | Need::Write | Need::Call | Need::ReadOrCall) if path.starts_with("/api/v1/mcp/") => "servers",
-        (_, Need::Read | Need::Write | Need::Call | Need::ReadOrCall) => "daemon",
+        (_, Need::Nothing | Need::Audit) => "daemon",
+        (_, Need::Read | Need::Scrape | Need::Write | Need::Call | Need::ReadOrCall)
+            if path.starts_with("/api/v1/mcp/") =>
+        {
+            "servers"
+        }
+        (_, Need::Read | Need::Scrape | Need::Write | Need::Call | Need::ReadOrCall) => "daemon",
     }
 }
 
@@ -79,27 +89,18 @@ fn member_template(member: MemberKind) -> &'static str {
         MemberKind::Nothing => "",
         MemberKind::Server => "/{id}",
         MemberKind::Token => "/{name}",
+        MemberKind::Project => "/{project}",
+        MemberKind::ProjectServer => "/{project}/mcp/servers/{id}",
+        MemberKind::ProjectSecret => "/{project}/secrets/{name}",
+        MemberKind::Product => "/{project}/products/{product}",
     }
 }
 
 fn path_item(family: &Family, place: &Path, path: &str) -> Value {
     let mut item = Map::new();
-    match family.member {
-        MemberKind::Nothing => {}
-        MemberKind::Server => {
-            let schema = json!({"type": "string", "examples": ["weather"], "anyOf": [
-                {"$ref": "#/components/schemas/ServerName"}, {"type": "string", "format": "uuid"},
-            ]});
-            let about = "The server: its UUID or its name.";
-            let id = json!({"name": "id", "in": "path", "required": true, "description": about, "schema": schema});
-            item.insert("parameters".into(), json!([id]));
-        }
-        MemberKind::Token => {
-            let schema = json!({"$ref": "#/components/schemas/TokenName"});
-            let about = "The token's name.";
-            let name = json!({"name": "name", "in": "path", "required": true, "description": about, "schema": schema});
-            item.insert("parameters".into(), json!([name]));
-        }
+    let parameters = path_parameters(family.member);
+    if !parameters.is_empty() {
+        item.insert("parameters".into(), parameters.into());
     }
     for row in place.rows {
         item.insert(row.method.name().to_ascii_lowercase(), operation(family, row, path));
@@ -108,6 +109,32 @@ fn path_item(family: &Family, place: &Path, path: &str) -> Value {
         }
     }
     item.into()
+}
+
+fn path_parameters(member: MemberKind) -> Vec<Value> {
+    let parameter = |name: &str, about: &str, schema: Value| json!({"name": name, "in": "path", "required": true, "description": about, "schema": schema});
+    let named = |example: &str| {
+        json!({"examples": [example], "anyOf": [
+            {"$ref": "#/components/schemas/ServerName"}, {"type": "string", "format": "uuid"},
+        ], "type": "string"})
+    };
+    let text = |example: &str| json!({"type": "string", "examples": [example]});
+    let project = || parameter("project", "The project, as its platform names it.", described::project());
+    match member {
+        MemberKind::Nothing => vec![],
+        MemberKind::Server => vec![parameter("id", "The server: its UUID or its name.", named("weather"))],
+        MemberKind::Token => {
+            vec![parameter("name", "The token's name.", json!({"$ref": "#/components/schemas/TokenName"}))]
+        }
+        MemberKind::Project => vec![project()],
+        MemberKind::ProjectServer => {
+            vec![project(), parameter("id", "The external server: its UUID or its name.", named("github"))]
+        }
+        MemberKind::ProjectSecret => vec![project(), parameter("name", "The secret's name.", text("GITHUB_TOKEN"))],
+        MemberKind::Product => {
+            vec![project(), parameter("product", "The product, as its platform names it.", text("crm"))]
+        }
+    }
 }
 
 fn operation(family: &Family, row: &Row, path: &str) -> Value {
@@ -129,6 +156,9 @@ fn operation(family: &Family, row: &Row, path: &str) -> Value {
         let reference = json!({"$ref": format!("#/components/schemas/{schema}")});
         let content = json!({"schema": reference, "examples": schemas::examples(schema)});
         operation["requestBody"] = json!({"required": true, "content": {"application/json": content}});
+        if schema == "ImportDocument" {
+            operation["requestBody"]["content"][ZIP] = json!({});
+        }
     }
     operation
 }
@@ -152,7 +182,14 @@ fn operation_id(method: &str, path: &str) -> String {
 fn security(row: &Row) -> Value {
     match row.needs {
         Need::Nothing => json!([]),
-        Need::Read | Need::Write | Need::Call | Need::ReadOrCall | Need::TokensRead | Need::TokensWrite => {
+        Need::Read
+        | Need::Scrape
+        | Need::Write
+        | Need::Call
+        | Need::ReadOrCall
+        | Need::TokensRead
+        | Need::TokensWrite
+        | Need::Audit => {
             json!([{"token": []}])
         }
     }
@@ -161,11 +198,13 @@ fn security(row: &Row) -> Value {
 fn scopes(row: &Row) -> Option<&'static str> {
     match row.needs {
         Need::Nothing => None,
-        Need::Read => Some("the scope `admin:read`"),
+        Need::Read | Need::Scrape => Some("the scope `admin:read`"),
         Need::Write => Some("the scope `admin:write`"),
         Need::Call => Some("the scope `mcp:call`"),
         Need::ReadOrCall => Some("the scope `admin:read` or `mcp:call`"),
-        Need::TokensRead => Some("the scope `admin:read`, of a token that is not limited to some servers"),
+        Need::TokensRead | Need::Audit => {
+            Some("the scope `admin:read`, of a token that is not limited to some servers")
+        }
         Need::TokensWrite => Some("the scope `admin:write`, of a token that is not limited to some servers"),
     }
 }
@@ -200,7 +239,15 @@ fn mcp_headers(row: &Row) -> impl Iterator<Item = Value> {
         (Reader::Mcp(Door::Main), Method::Delete) => &[(mcp::SESSION, SESSION, true), (VERSION_HEADER, VERSION, false)],
         (Reader::Mcp(Door::Main), _) => &[(mcp::SESSION, SESSION, false), (VERSION_HEADER, VERSION, false)],
         (Reader::Mcp(Door::OldStream | Door::OldPost), _) => &[],
-        (Reader::Plain(_) | Reader::OfServer(_) | Reader::OfToken(_), _) => &[],
+        (
+            Reader::Plain(_)
+            | Reader::OfServer(_)
+            | Reader::OfToken(_)
+            | Reader::OfProject(_)
+            | Reader::OfExternal(_)
+            | Reader::OfNamed(_),
+            _,
+        ) => &[],
     };
     known.iter().map(|(name, about, required)| {
         json!({"name": name, "in": "header", "required": required, "description": about, "schema": {"type": "string"}})
@@ -232,6 +279,7 @@ fn success(answer: &Success) -> Value {
                 ("text/plain", json!({"schema": {"type": "string"}, "example": example}))
             }
             Media::Events => ("text/event-stream", json!({"schema": {"type": "string"}})),
+            Media::File(media) => (*media, json!({"schema": {"type": "string"}})),
         };
         content.insert(name.to_string(), value);
     }
@@ -239,7 +287,7 @@ fn success(answer: &Success) -> Value {
     if !content.is_empty() {
         response["content"] = content.into();
     }
-    if answer.status == 201 {
+    if answer.status == 201 && answer.content != [Media::Json("Imported")] {
         response["headers"] = json!({"Location": {"$ref": "#/components/headers/Location"}});
     }
     response
@@ -269,7 +317,11 @@ mod tests {
             [Method::Get, Method::Head, Method::Post, Method::Put, Method::Patch, Method::Delete, Method::Options];
         let mut operations = Vec::new();
         for (path, item) in paths {
-            let real = path.replace("{id}", "weather").replace("{name}", "ci");
+            let real = path
+                .replace("{id}", "weather")
+                .replace("{project}", "shop")
+                .replace("{product}", "crm")
+                .replace("{name}", "ci");
             for method in methods {
                 let described = item.get(method.name().to_ascii_lowercase());
                 assert_eq!(find(method, &real).is_ok(), described.is_some(), "{} {path}", method.name());

@@ -1,15 +1,16 @@
 //! The components of the document: what clients send, from the descriptions that its readers use, and what they get. A test
 //! compares the latter with what is really written.
 
+use super::{imports, projects};
 use crate::api::definition::described::{self, or_null};
 use crate::model::fault::Code;
-use crate::model::status::Status;
+use crate::model::status::{InstallPhase, Status};
 use serde_json::{Map, Value, json};
 
 /// By name.
 pub fn all() -> Value {
     let mut all = Map::new();
-    for (name, schema) in sent().into_iter().chain(shown()).chain(refused()) {
+    for (name, schema) in sent().into_iter().chain(shown()).chain(projects::all()).chain(refused()) {
         all.insert(name.to_string(), schema);
     }
     all.into()
@@ -25,6 +26,7 @@ fn sent() -> Vec<(&'static str, Value)> {
         ("Definition", definition()),
         ("StoredDefinition", stored_definition()),
         ("Change", change()),
+        ("ImportDocument", imports::document()),
         ("Call", described::object(&described::CALL, &["method"])),
         ("NewToken", described::object(&described::TOKEN, &["name", "scopes"])),
         ("Rotation", described::object(&described::ROTATION, &[])),
@@ -85,6 +87,7 @@ fn change() -> Value {
 fn shown() -> Vec<(&'static str, Value)> {
     vec![
         ("Status", status()),
+        ("Imported", imports::imported()),
         ("StatusList", json!({"type": "array", "items": {"$ref": "#/components/schemas/Status"}})),
         (
             "CallResult",
@@ -101,6 +104,7 @@ fn shown() -> Vec<(&'static str, Value)> {
             "Logs",
             closed(&[("entries", "The last ones, oldest first.", json!({"type": "array", "items": log_entry()}))]),
         ),
+        ("Samples", closed(&[("samples", "The oldest first.", json!({"type": "array", "items": sample()}))])),
         ("Health", closed(&[("status", "It answers.", json!({"type": "string", "const": "ok"}))])),
         (
             "Readiness",
@@ -114,27 +118,41 @@ fn shown() -> Vec<(&'static str, Value)> {
             ]),
         ),
         (
+            "ResourceMetadata",
+            json!({"type": "object", "required": ["resource", "authorization_servers"], "additionalProperties": false,
+                "properties": {
+                    "resource": {"type": "string", "description": "The address, as a client would type it."},
+                    "authorization_servers": {"type": "array", "items": {"type": "string"}},
+                    "bearer_methods_supported": {"type": "array", "items": {"type": "string"}},
+                    "scopes_supported": {"type": "array", "items": {"type": "string"}},
+                    "resource_name": {"type": "string"},
+                },
+            }),
+        ),
+        (
             "Proof",
             closed(&[("proof", "HMAC-SHA256 in hexadecimal.", json!({"type": "string", "pattern": "^[0-9a-f]{64}$"}))]),
         ),
-        ("Token", closed(&token_fields())),
+        ("Token", token_object(token_fields())),
         ("TokenList", json!({"type": "array", "items": {"$ref": "#/components/schemas/Token"}})),
         ("TokenCreated", {
             let mut fields = token_fields();
             fields.push(("token", "The token itself, shown this once.", json!({"type": "string"})));
-            closed(&fields)
+            token_object(fields)
         }),
+        ("AuditLines", json!({"type": "array", "items": audit_line()})),
         (
             "OpenApi",
-            json!({"type": "object", "required": ["openapi", "info", "paths"], "description": "This document."}),
+            json!({"type": "object", "required": ["openapi", "info", "paths"], "description": "This document.",
+                "properties": {"openapi": text(), "info": {"type": "object"}, "paths": {"type": "object"}}}),
         ),
     ]
 }
 
-type Shown = (&'static str, &'static str, Value);
+pub(super) type Shown = (&'static str, &'static str, Value);
 
 /// An object that always has all of these members, and no others.
-fn closed(fields: &[Shown]) -> Value {
+pub(super) fn closed(fields: &[Shown]) -> Value {
     let property = |(name, about, schema): &Shown| {
         let mut schema = schema.clone();
         schema["description"] = json!(about);
@@ -145,19 +163,19 @@ fn closed(fields: &[Shown]) -> Value {
     json!({"type": "object", "properties": properties, "required": names, "additionalProperties": false})
 }
 
-fn time() -> Value {
+pub(super) fn time() -> Value {
     json!({"type": "string", "format": "date-time"})
 }
 
-fn texts() -> Value {
+pub(super) fn texts() -> Value {
     json!({"type": "array", "items": {"type": "string"}})
 }
 
-fn amount() -> Value {
+pub(super) fn amount() -> Value {
     json!({"type": "integer", "minimum": 0})
 }
 
-fn text() -> Value {
+pub(super) fn text() -> Value {
     json!({"type": "string"})
 }
 
@@ -165,12 +183,39 @@ fn token_fields() -> Vec<Shown> {
     vec![
         ("name", "Unique.", text()),
         ("scopes", "What it opens.", texts()),
-        ("servers", "The only ones that exist for it; empty: all.", texts()),
+        ("servers", "The only ones that exist for it, beside those of its projects.", texts()),
+        ("projects", "The only ones that it may use; both empty: all.", texts()),
         ("created_at", "When it was made.", time()),
         ("expires_at", "When it ends, if it does.", or_null(time())),
         ("last_used_at", "When it was last shown.", or_null(time())),
-        ("previous_until", "How long the secret before is still good.", or_null(time())),
     ]
+}
+
+/// Some members are there only where they say something.
+fn token_object(fields: Vec<Shown>) -> Value {
+    let mut token = closed(&fields);
+    let mut previous = time();
+    previous["description"] = json!("How long the secret before is still good; only if it is.");
+    let mut rate =
+        closed(&[("per_second", "Calls, in the long run.", amount()), ("burst", "Calls at once.", amount())]);
+    rate["description"] = json!("Its own; without it, that of everybody.");
+    token["properties"]["previous_until"] = previous;
+    token["properties"]["rate_limit"] = rate;
+    token
+}
+
+fn audit_line() -> Value {
+    let outcomes = json!({"type": "string", "enum": ["ok", "denied", "failed"]});
+    closed(&[
+        ("audit_id", "Of this line alone.", json!({"type": "string", "format": "uuid"})),
+        ("logged_at", "When.", time()),
+        ("type", "What was done, as in `server.update`.", text()),
+        ("outcome", "What came of it.", outcomes),
+        ("source", "The address it came from.", text()),
+        ("subject", "Who.", text()),
+        ("target", "To what.", text()),
+        ("data", "Names, never values.", json!({"type": "object"})),
+    ])
 }
 
 fn log_entry() -> Value {
@@ -179,6 +224,18 @@ fn log_entry() -> Value {
         ("instance", "Of which life of the server.", or_null(amount())),
         ("source", "Who says it.", json!({"type": "string", "enum": ["stderr", "noise", "lifecycle", "health"]})),
         ("text", "One line.", text()),
+    ])
+}
+
+fn sample() -> Value {
+    closed(&[
+        ("at", "The end of the time it is about.", time()),
+        ("cpu_percent", "Of one core.", json!({"type": "number", "minimum": 0})),
+        ("memory_bytes", "At that moment.", amount()),
+        ("calls", "That ended in this time.", amount()),
+        ("failed", "Those of them that gave no result.", amount()),
+        ("latency_mean_ms", "Of these calls.", amount()),
+        ("latency_max_ms", "Of the slowest of them.", amount()),
     ])
 }
 
@@ -221,6 +278,8 @@ fn status() -> Value {
         ("server_info", "`serverInfo` of its handshake.", json!({})),
         ("protocol_version", "Of MCP, as it was agreed on.", or_null(text())),
         ("image_pull", "The last pull of its image.", or_null(pull())),
+        ("install", "The last fetching of its packages, if one was needed.", or_null(install())),
+        ("managed_by", "What made it and looks after it.", or_null(text())),
         ("environment", "The names of its variables.", texts()),
         ("created_at", "When it was registered.", time()),
         ("last_used_at", "When it was last called.", or_null(time())),
@@ -255,6 +314,16 @@ fn usage() -> Value {
         ("memory_limit_bytes", "At most.", amount()),
         ("pids", "Now.", or_null(amount())),
         ("disk_bytes", "Written outside of volumes.", or_null(amount())),
+    ])
+}
+
+fn install() -> Value {
+    let phases = json!({"type": "string", "enum": InstallPhase::ALL.map(InstallPhase::wire)});
+    closed(&[
+        ("phase", "How far it is.", phases),
+        ("bytes", "What its volumes hold by now.", amount()),
+        ("total", "Of so many; `null`: not known before the end.", or_null(amount())),
+        ("attempt", "Each goes on from what the one before has fetched.", amount()),
     ])
 }
 
@@ -299,8 +368,14 @@ fn refused() -> Vec<(&'static str, Value)> {
 
 pub fn examples(schema: &str) -> Value {
     let one = |name: &str, value: Value| json!({ name: { "value": value } });
-    let token =
-        json!({"name": "ci", "scopes": ["mcp:call"], "servers": ["weather"], "created_at": "2026-02-17T10:00:00.000Z"});
+    let token = json!({"name": "ci", "scopes": ["mcp:call"], "servers": ["weather"], "projects": [],
+        "created_at": "2026-02-17T10:00:00.000Z", "expires_at": null, "last_used_at": null});
+    if let Some(example) = projects::example(schema) {
+        return one("example", example);
+    }
+    if let Some(example) = imports::example(schema) {
+        return one("example", example);
+    }
     match schema {
         "Definition" => json!({
             "image": {"value": {"name": "weather", "image": "registry.example/weather:1", "environment": {"API_KEY": "…"}}},
@@ -330,7 +405,21 @@ pub fn examples(schema: &str) -> Value {
             one("agent", created)
         }
         "TokenList" => one("one", json!([token])),
-        "McpMessage" | "McpOneMessage" => json!({
+        "AuditLines" => one(
+            "one",
+            json!([{
+                "audit_id": "6f0a1d6e-52b4-4b0c-9f2b-0d6d2b1f3c11", "logged_at": "2026-02-17T10:00:00.000Z",
+                "type": "server.update", "outcome": "ok", "source": "127.0.0.1:40312", "subject": "ci", "target": "weather",
+                "data": {"fields": ["environment"]},
+            }]),
+        ),
+        // Whatever else is posted needs the session that this one begins.
+        "McpMessage" => one(
+            "initialize",
+            json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+                "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "example", "version": "1"}}}),
+        ),
+        "McpOneMessage" => json!({
             "initialize": {"value": {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
                 "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "example", "version": "1"}}}},
             "call": {"value": {"jsonrpc": "2.0", "id": 2, "method": "tools/call",
@@ -345,9 +434,19 @@ pub fn examples(schema: &str) -> Value {
                 {"at": "2026-02-17T10:00:00.000Z", "instance": 1, "source": "lifecycle", "text": "starting"},
             ]}),
         ),
+        "Samples" => one(
+            "one",
+            json!({"samples": [{"at": "2026-02-17T10:00:00.000Z", "cpu_percent": 1.5, "memory_bytes": 50_000_000,
+                "calls": 3, "failed": 0, "latency_mean_ms": 12, "latency_max_ms": 20}]}),
+        ),
         "Health" => one("alive", json!({"status": "ok"})),
         "Readiness" => one("ready", json!({"status": "ready", "providers": {"gvisor": "usable"}})),
         "Proof" => one("known", json!({"proof": "00".repeat(32)})),
+        "ResourceMetadata" => one(
+            "endpoint",
+            json!({"resource": "https://mcp.example.com/mcp/weather", "authorization_servers": ["https://as.example.com"],
+                "bearer_methods_supported": ["header"], "scopes_supported": ["mcp:call"], "resource_name": "stdiod"}),
+        ),
         "OpenApi" => one("this", json!({"openapi": "3.1.0", "info": {"title": "stdiod", "version": "1"}, "paths": {}})),
         other => unreachable!("{other} has no example"),
     }
@@ -365,7 +464,8 @@ fn status_example() -> Value {
         "queue": {"in_flight": 0, "waiting": 0}, "crash_loop": {"level": 0, "next_attempt_at": null},
         "health": {"last_heard_at": "2026-02-17T12:15:29.000Z", "warnings": []},
         "server_info": {"name": "weather", "version": "1"}, "protocol_version": "2025-11-25", "image_pull": null,
-        "environment": ["API_KEY"], "created_at": "2026-02-17T10:00:00.000Z", "last_used_at": null,
+        "install": {"phase": "done", "bytes": 18_350_080, "total": 18_350_080, "attempt": 1},
+        "managed_by": null, "environment": ["API_KEY"], "created_at": "2026-02-17T10:00:00.000Z", "last_used_at": null,
     })
 }
 
@@ -375,7 +475,7 @@ mod tests {
     use crate::api::definition::fields;
     use crate::api::status;
     use crate::api::status::tests::{definition, view};
-    use crate::model::status::{ImagePull, LastCrash, PullState, StatusView, Usage};
+    use crate::model::status::{ImagePull, Install, InstallPhase, LastCrash, PullState, StatusView, Usage};
 
     /// Has the value the members that the schema says, at every depth?
     fn agrees(value: &Value, schema: &Value, place: &str) {
@@ -400,6 +500,7 @@ mod tests {
                 oom: false,
                 stderr_tail: vec![],
             }),
+            install: Some(Install { phase: InstallPhase::Fetching, bytes: 0, total: None, attempt: 1 }),
             image_pull: Some(ImagePull { state: PullState::Done, layer: None, bytes: 0, total: 0, error: None }),
             ..view(definition())
         };

@@ -108,7 +108,9 @@ pub fn written(spec: &ExternalSpec, value: impl Fn(&Secret) -> Value) -> Map<Str
 }
 
 /// `{"mcp": {"servers": […]}}`, a list or an object by name; all of them, or why not.
-pub fn manifest(given: Map<String, Value>) -> Result<Vec<ExternalSpec>, Fault> {
+pub fn manifest(mut given: Map<String, Value>) -> Result<Vec<ExternalSpec>, Fault> {
+    // What else a product's manifest says is not for us.
+    given.retain(|key, _| key == "mcp");
     let mut top = Fields::of(given, &["mcp"])?;
     let mut mcp = top.required("mcp")?.object(&["servers"])?;
     let servers = mcp.required("servers")?;

@@ -1,18 +1,21 @@
 //! From a request to what it asks, one function for each row of the table of routes that is not MCP. Owns bodies, media
 //! types and the form of logs. Whoever sends the request is known and may ask this; a call's `params` stay a slice of it.
 
+use crate::api::audit::AuditQuery;
 use crate::api::auth::proof::Challenge;
+use crate::api::auth::resource::WELL_KNOWN;
 use crate::api::definition::described;
 use crate::api::definition::fields;
 use crate::api::definition::strict_json;
 use crate::api::mcp::{EVENTS, forwarding};
 use crate::api::openapi;
 use crate::api::request::{Ask, Change, LogFormat, ServerRef};
-use crate::api::rest::Interpreted;
 use crate::api::rest::query::Query;
 use crate::api::rest::render::{JSON, response};
+use crate::api::rest::{ImportAsked, Interpreted};
 use crate::api::tokens;
 use crate::limits::WAIT_MS;
+use crate::model::external::ProjectId;
 use crate::model::fault::{Code, Fault, Outcome};
 use crate::model::principal::Principal;
 use crate::wire::http_in::{Method, Request, is_media};
@@ -29,11 +32,11 @@ pub struct Incoming<'r, 'a> {
 type Asked<'a> = Result<Interpreted<'a>, Fault>;
 
 impl<'a> Incoming<'_, 'a> {
-    fn asks(self, ask: Ask<'a>) -> Asked<'a> {
+    pub(super) fn asks(self, ask: Ask<'a>) -> Asked<'a> {
         Ok(Interpreted::Ask { who: self.who, ask })
     }
 
-    fn body(&self) -> Result<&'a [u8], Fault> {
+    pub(super) fn body(&self) -> Result<&'a [u8], Fault> {
         match self.request.header("content-type") {
             Some(media) if !is_media(media, JSON) => {
                 Err(Fault::new(Code::UnsupportedMediaType, format!("the body must be {JSON}")))
@@ -63,6 +66,27 @@ pub fn prove<'a>(mut incoming: Incoming<'_, 'a>) -> Asked<'a> {
     Ok(Interpreted::Prove(Challenge { token: query.hex("token")?, nonce: query.hex("nonce")? }))
 }
 
+/// Only the path matters: what there is behind it is nobody's to learn here.
+pub fn metadata<'a>(incoming: Incoming<'_, 'a>) -> Asked<'a> {
+    let path = incoming.request.path.strip_prefix(WELL_KNOWN).unwrap_or_default().to_string();
+    Ok(Interpreted::ResourceMetadata { path })
+}
+
+pub fn server_metadata<'a>(_: ServerRef, incoming: Incoming<'_, 'a>) -> Asked<'a> {
+    metadata(incoming)
+}
+
+pub fn project_metadata<'a>(_: ProjectId, incoming: Incoming<'_, 'a>) -> Asked<'a> {
+    metadata(incoming)
+}
+
+pub fn audit<'a>(mut incoming: Incoming<'_, 'a>) -> Asked<'a> {
+    let query = &mut incoming.query;
+    let query =
+        AuditQuery { since_unix_ms: query.time("since")?, limit: query.count("limit")?, kind: query.text("type") };
+    Ok(Interpreted::Audit { who: incoming.who, query })
+}
+
 // --- servers --------------------------------------------------------------------------------------------------------
 
 pub fn list<'a>(mut incoming: Incoming<'_, 'a>) -> Asked<'a> {
@@ -72,12 +96,37 @@ pub fn list<'a>(mut incoming: Incoming<'_, 'a>) -> Asked<'a> {
 
 pub fn register<'a>(mut incoming: Incoming<'_, 'a>) -> Asked<'a> {
     let definition = Box::new(fields::parse(incoming.body()?)?);
-    if !incoming.who.may_see(&definition.name) {
+    incoming.who.may_place_in(definition.project.as_ref())?;
+    if !incoming.who.may_see(&definition) {
         return Err(incoming.who.forbid("a server of this name is not among those it is limited to"));
     }
     let wait = incoming.query.flag("wait")?;
     incoming.asks(Ask::Register { definition, wait })
 }
+
+/// The document is judged where it keeps nobody waiting; here is only what the request says of it.
+pub fn import<'a>(mut incoming: Incoming<'_, 'a>) -> Asked<'a> {
+    let dry_run = incoming.query.flag("dry_run")?;
+    let project = match incoming.query.text("project") {
+        Some(id) => Some(ProjectId::new(&id).map_err(|why| Fault::field("project", why))?),
+        None => None,
+    };
+    incoming.who.may_place_in(project.as_ref())?;
+    let is_archive = match incoming.request.header("content-type") {
+        None => false,
+        Some(media) if is_media(media, JSON) => false,
+        Some(media) if is_media(media, ZIP) => true,
+        Some(_) => {
+            let message = format!("the body must be {JSON}, or {ZIP} for an .mcpb bundle");
+            return Err(Fault::new(Code::UnsupportedMediaType, message));
+        }
+    };
+    let import = ImportAsked { bytes: incoming.request.body, is_archive, dry_run, project };
+    Ok(Interpreted::Import { who: incoming.who, import })
+}
+
+/// As bundles are sent.
+pub const ZIP: &str = "application/zip";
 
 pub fn get<'a>(server: ServerRef, incoming: Incoming<'_, 'a>) -> Asked<'a> {
     incoming.asks(Ask::Get { server })
@@ -127,6 +176,14 @@ pub fn events<'a>(incoming: Incoming<'_, 'a>) -> Asked<'a> {
         Method::Head => Ok(Interpreted::Direct(response(200, EVENTS, Vec::new()))),
         _other => incoming.asks(Ask::News),
     }
+}
+
+pub fn samples<'a>(server: ServerRef, incoming: Incoming<'_, 'a>) -> Asked<'a> {
+    incoming.asks(Ask::Samples { server })
+}
+
+pub fn metrics<'a>(incoming: Incoming<'_, 'a>) -> Asked<'a> {
+    incoming.asks(Ask::Metrics)
 }
 
 /// The range of the greatest weight wins, the first of equals, and text if it says nothing of the two: that is what a person with curl wants.
@@ -207,6 +264,10 @@ pub fn token_rotate<'a>(name: String, incoming: Incoming<'_, 'a>) -> Asked<'a> {
 
 pub fn token_revoke<'a>(name: String, incoming: Incoming<'_, 'a>) -> Asked<'a> {
     incoming.asks(Ask::TokenRevoke { name })
+}
+
+pub fn key_rotate<'a>(incoming: Incoming<'_, 'a>) -> Asked<'a> {
+    incoming.asks(Ask::KeyRotate)
 }
 
 #[cfg(test)]

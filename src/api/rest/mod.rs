@@ -2,18 +2,22 @@
 //! response (`render`). Here is who may ask at all. Never waits and never decides.
 
 pub mod asks;
+pub mod project_asks;
 mod query;
 pub(in crate::api) mod render;
 
 pub use asks::Incoming;
-pub use render::{prove, refuse, render, render_log_event, write_news};
+pub use render::{prove, refuse, render, render_log_event, resource_metadata, write_news};
 
+use crate::api::audit::AuditQuery;
 use crate::api::auth::proof::Challenge;
 use crate::api::auth::{self, Peer, Shown, Tokens};
+use crate::api::import::body::Document;
 use crate::api::mcp::{self, Door};
-use crate::api::request::Ask;
+use crate::api::request::{Ask, ProjectAsk};
 use crate::api::rest::query::Query;
 use crate::api::route::{self, Found, Member, Reader, Row};
+use crate::model::external::ProjectId;
 use crate::model::fault::{Fault, Outcome};
 use crate::model::principal::{Need, Principal};
 use crate::wire::http_in::Request;
@@ -27,6 +31,28 @@ pub enum Interpreted<'a> {
     Direct(Response),
     /// For `prove`, with the address that the connection came to.
     Prove(Challenge),
+    /// For `resource_metadata`: the path below the well-known one.
+    ResourceMetadata { path: String },
+    /// For whoever has the time to read it; then it is `Ask::Import`.
+    Import { who: Principal, import: ImportAsked<'a> },
+    /// For whoever has the audit log.
+    Audit { who: Principal, query: AuditQuery },
+}
+
+/// An import whose document has not been read yet.
+#[derive(Debug)]
+pub struct ImportAsked<'a> {
+    pub bytes: &'a [u8],
+    pub is_archive: bool,
+    pub dry_run: bool,
+    pub project: Option<ProjectId>,
+}
+
+impl ImportAsked<'_> {
+    /// To be read elsewhere, while the request stays where it is.
+    pub fn document(&self) -> Document {
+        Document { bytes: self.bytes.to_vec(), is_archive: self.is_archive, project: self.project.clone() }
+    }
 }
 
 /// What a request asks, if whoever sends it may ask that.
@@ -43,7 +69,7 @@ pub fn interpret<'a>(
             None => return Err(fault),
         },
     };
-    let who = identify(request, tokens, peer, shown, row.needs);
+    let who = identify(request, tokens, peer, shown, row.needs).and_then(|who| within(who, &member));
     if let Reader::Mcp(door) = row.reader {
         return Ok(mcp_asked(request, door, member, who));
     }
@@ -53,6 +79,9 @@ pub fn interpret<'a>(
             (Reader::OfServer(read), Member::Server(server)) => read(server, incoming),
             (Reader::OfToken(read), Member::Token(name)) => read(name, incoming),
             (Reader::Plain(read), Member::Nothing) => read(incoming),
+            (Reader::OfProject(read), Member::Project(project)) => read(project, incoming),
+            (Reader::OfExternal(read), Member::External(project, server)) => read(project, server, incoming),
+            (Reader::OfNamed(read), Member::Named(project, name)) => read(project, name, incoming),
             (reader, member) => unreachable!("a test reads the whole table: {reader:?} {member:?}"),
         }
     });
@@ -60,17 +89,29 @@ pub fn interpret<'a>(
 }
 
 fn mcp_asked<'a>(request: &Request<'a>, door: Door, member: Member, who: Result<Principal, Fault>) -> Interpreted<'a> {
-    let server = match member {
-        Member::Server(server) => Some(server),
-        Member::Nothing | Member::Token(_) => None,
-    };
     let ask = match who {
         Ok(who) => mcp::interpret(request, door).map(|ask| (who, ask)),
         Err(fault) => Err(mcp::refuse(None, &fault)),
     };
-    match ask {
-        Ok((who, ask)) => Interpreted::Ask { who, ask: Ask::Mcp { server, ask } },
-        Err(response) => Interpreted::Direct(response),
+    let (who, ask) = match ask {
+        Ok(asked) => asked,
+        Err(response) => return Interpreted::Direct(response),
+    };
+    let ask = match member {
+        Member::Server(server) => Ask::Mcp { server: Some(server), ask },
+        Member::Project(project) => Ask::Project { project, ask: ProjectAsk::Mcp(ask) },
+        Member::Nothing | Member::Token(_) | Member::External(..) | Member::Named(..) => Ask::Mcp { server: None, ask },
+    };
+    Interpreted::Ask { who, ask }
+}
+
+/// A project is closed to whoever is limited to others; that says nothing about what is in it.
+fn within(who: Principal, member: &Member) -> Result<Principal, Fault> {
+    match member.project() {
+        Some(project) if !who.may_use(project) => {
+            Err(who.forbid(format_args!("project {project} is not among those it is limited to")))
+        }
+        Some(_) | None => Ok(who),
     }
 }
 
@@ -81,11 +122,11 @@ fn of_row(row: &Row, fault: Fault) -> Fault {
 /// The refusal of a request whose body is still coming, if no body could change it: nobody is listened to for megabytes
 /// only to be told that the token is wrong.
 pub fn refuse_early(head: &Request<'_>, tokens: &Tokens, peer: &Peer, shown: &mut Shown) -> Option<Response> {
-    let row = match route::find(head.method, &head.path) {
-        Ok(found) => found.row,
+    let Found { row, member } = match route::find(head.method, &head.path) {
+        Ok(found) => found,
         Err(fault) => return Some(stranger(head, tokens, peer, shown).unwrap_or_else(|| refuse(&fault))),
     };
-    let fault = identify(head, tokens, peer, shown, row.needs).err()?;
+    let fault = identify(head, tokens, peer, shown, row.needs).and_then(|who| within(who, &member)).err()?;
     if matches!(row.reader, Reader::Mcp(_)) {
         return Some(mcp::refuse(None, &fault));
     }
@@ -110,18 +151,34 @@ pub fn identify(
     if need == Need::Nothing {
         return Ok(Principal::nobody());
     }
-    let who = match (peer, request.header("authorization")) {
-        (Peer::Token, None) if shown.certified().is_some() => shown.certified().cloned().expect("just seen"),
-        (Peer::Token, header) | (Peer::Open | Peer::OpenTls | Peer::Trusted, header @ Some(_)) => {
-            tokens.recognise(header, shown)?
+    let who = recognise(request, tokens, peer, shown, need);
+    match who.and_then(|who| who.permit(need).map(|()| who)) {
+        Ok(who) => Ok(who),
+        Err(fault) => Err(auth::challenged(fault, request, tokens, shown, need)),
+    }
+}
+
+fn recognise(
+    request: &Request<'_>,
+    tokens: &Tokens,
+    peer: &Peer,
+    shown: &mut Shown,
+    need: Need,
+) -> Result<Principal, Fault> {
+    match (peer, request.header("authorization")) {
+        (Peer::Scraper, None) if need == Need::Scrape => {
+            auth::refuse_foreign_pages(request, *peer)?;
+            Ok(Principal::scraper())
+        }
+        (Peer::Token, None) if shown.certified().is_some() => Ok(shown.certified().cloned().expect("just seen")),
+        (Peer::Token | Peer::Scraper, header) | (Peer::Open | Peer::OpenTls | Peer::Trusted, header @ Some(_)) => {
+            tokens.recognise(header, shown)
         }
         (Peer::Open | Peer::OpenTls | Peer::Trusted, None) => {
             auth::refuse_foreign_pages(request, *peer)?;
-            Principal::anonymous()
+            Ok(Principal::anonymous())
         }
-    };
-    who.permit(need)?;
-    Ok(who)
+    }
 }
 
 #[cfg(test)]
@@ -169,6 +226,9 @@ mod tests {
             Interpreted::Ask { who, ask } => format!("{} {ask:?}", who.name),
             Interpreted::Direct(response) => format!("{response:?}"),
             Interpreted::Prove(challenge) => challenge.target(),
+            Interpreted::ResourceMetadata { path } => format!("metadata of {path:?}"),
+            Interpreted::Import { who, import } => format!("{} {import:?}", who.name),
+            Interpreted::Audit { who, query } => format!("{} {query:?}", who.name),
         };
         Ok(answer)
     }
@@ -237,13 +297,21 @@ mod tests {
                 r#"anonymous Logs { server: Name("a"), tail: 100, since_unix_ms: Some(1771322400000), follow: false, format: Text }"#,
             ),
             ("GET /api/v1/mcp/events", "", "anonymous News"),
+            ("GET /metrics", "", "anonymous Metrics"),
+            ("GET /api/v1/mcp/servers/a/samples", "", r#"anonymous Samples { server: Name("a") }"#),
             ("GET /api/v1/mcp/servers/a/tools", "", r#"anonymous Tools { server: Name("a") }"#),
             ("GET /api/v1/tokens", "", "anonymous TokenList"),
+            (
+                "GET /api/v1/audit?type=auth&limit=5&since=1970-01-01T00:00:01Z",
+                "",
+                r#"anonymous AuditQuery { since_unix_ms: Some(1000), limit: 5, kind: Some("auth") }"#,
+            ),
+            ("POST /api/v1/key/rotate", "", "anonymous KeyRotate"),
             ("DELETE /api/v1/tokens/ci", "", r#"anonymous TokenRevoke { name: "ci" }"#),
             (
                 "POST /api/v1/tokens",
                 r#"{"name":"ci","scopes":["mcp:call"],"servers":["a"]}"#,
-                r#"anonymous TokenCreate { wanted: TokenWanted { name: "ci", scopes: ["mcp:call"], servers: ["a"], lifetime_ms: None, rate_limit: None } }"#,
+                r#"anonymous TokenCreate { wanted: TokenWanted { name: "ci", scopes: ["mcp:call"], servers: ["a"], projects: [], lifetime_ms: None, rate_limit: None } }"#,
             ),
             (
                 "PATCH /api/v1/mcp/servers/a",
@@ -371,6 +439,18 @@ mod tests {
         }
         assert!(sent(Peer::Token, "", "GET /healthz", "", "").is_ok(), "liveness needs no token");
         assert!(sent(Peer::Token, "", "GET /readyz", "", "").is_ok());
+    }
+
+    #[test]
+    fn the_listener_for_metrics_tells_those_without_a_token_and_nothing_else() {
+        assert!(sent(Peer::Scraper, "", "GET /metrics", "", "").unwrap().starts_with("metrics "));
+        assert_eq!(sent(Peer::Scraper, "", &format!("GET {NAMED}"), "", "").unwrap_err().code, Code::Unauthorized);
+        assert!(sent(Peer::Scraper, "reader", &format!("GET {NAMED}"), "", "").is_ok());
+        assert_eq!(sent(Peer::Scraper, "agent", "GET /metrics", "", "").unwrap_err().code, Code::Forbidden);
+        let foreign = "Origin: https://evil.example\r\n";
+        assert_eq!(sent(Peer::Scraper, "", "GET /metrics", foreign, "").unwrap_err().code, Code::Forbidden);
+        assert_eq!(sent(Peer::Token, "", "GET /metrics", "", "").unwrap_err().code, Code::Unauthorized);
+        assert!(sent(Peer::Token, "reader", "GET /metrics", "", "").is_ok());
     }
 
     #[test]

@@ -5,16 +5,19 @@ use crate::api::auth::Tokens;
 use crate::api::auth::proof::Challenge;
 use crate::api::definition::stored;
 use crate::api::mcp::{self, EVENTS};
+use crate::api::metrics;
 use crate::api::projects::render as projects;
 use crate::api::request::LogFormat;
 use crate::api::response::Answer;
 use crate::api::route;
 use crate::api::status;
 use crate::api::tokens::TokenObject;
+use crate::model::external::{LinkStatus, ProjectId};
 use crate::model::fault::{self, Code, Fault};
 use crate::model::log::{LogEntry, LogSource};
 use crate::model::news::{News, NewsKind};
 use crate::model::status::{Status, StatusView};
+use crate::model::tally::Sample;
 use crate::wire::backlog::Shared;
 use crate::wire::http_out::Response;
 use crate::wire::sse;
@@ -47,7 +50,7 @@ pub fn render(answer: Answer) -> Response {
         Answer::Status(view) => response(200, JSON, status_body(&view)),
         Answer::List(views) => response(200, JSON, list_body(&views)),
         Answer::Definition(definition) => response(200, JSON, to_json(&stored::shown(&definition))),
-        Answer::Deleted | Answer::TokenRevoked => response(204, "", Vec::new()),
+        Answer::Deleted | Answer::TokenRevoked | Answer::KeyRotated => response(204, "", Vec::new()),
         Answer::Tools(None) => response(200, JSON, br#"{"tools":null}"#.to_vec()),
         Answer::Tools(Some(bytes)) => {
             Response { shared: vec![Shared { bytes, from: 0 }], ..response(200, JSON, Vec::new()) }
@@ -96,6 +99,12 @@ pub fn render(answer: Answer) -> Response {
             Response { headers, ..response(201, JSON, body) }
         }
         Answer::Tokens(tokens) => response(200, JSON, to_json(&tokens.iter().map(TokenObject::of).collect::<Vec<_>>())),
+        Answer::Metrics(metrics) => response(200, metrics::CONTENT_TYPE, metrics::render(&metrics)),
+        Answer::MetricsText(text) => response(200, metrics::CONTENT_TYPE, text),
+        Answer::Samples(samples) => {
+            let samples: Vec<_> = samples.iter().map(SampleObject::of).collect();
+            response(200, JSON, to_json(&json!({ "samples": samples })))
+        }
         Answer::ExternalCreated(view) => projects::created(&view),
         Answer::External(view) => response(200, JSON, to_json(&projects::external(&view))),
         Answer::Externals(views) => {
@@ -111,6 +120,10 @@ pub fn render(answer: Answer) -> Response {
         Answer::ProjectTools { tools, unavailable } => response(200, JSON, projects::tools(&tools, &unavailable)),
         Answer::ToolResult { result, format } => response(200, JSON, projects::tool_result(result, format)),
         Answer::Calls(calls) => response(200, JSON, to_json(&projects::calls(&calls))),
+        Answer::Imported { dry_run, entries } => {
+            let servers: Vec<_> = entries.iter().map(|one| one.entry.shown(one.action.wire())).collect();
+            response(if dry_run { 200 } else { 201 }, JSON, to_json(&json!({ "servers": servers })))
+        }
         Answer::Refused(fault) => refuse(&fault),
     }
 }
@@ -123,14 +136,23 @@ pub fn prove(challenge: &Challenge, tokens: &Tokens, address: &str) -> Response 
     }
 }
 
+/// What clients of the authorization server read first, also in a browser: of this daemon as such, or of an endpoint, whether
+/// there is a server behind it or not.
+pub fn resource_metadata(path: &str, tokens: &Tokens) -> Response {
+    let Some(resource) = tokens.resource() else {
+        return refuse(&Fault::new(Code::NotFound, "no authorization server is configured here: `[oauth]` is missing"));
+    };
+    let headers = vec![("Access-Control-Allow-Origin", "*".to_string())];
+    Response { headers, ..response(200, JSON, to_json(&resource.metadata(path))) }
+}
+
 /// Every fault of the daemon's own, in the one shape.
 pub fn refuse(fault: &Fault) -> Response {
     let mut headers = vec![(ERROR_SOURCE, "host".to_string())];
     headers.extend(fault.retry_after_s.map(|seconds| ("Retry-After", seconds.to_string())));
     headers.extend(fault.allow.clone().map(|methods| ("Allow", methods)));
-    if fault.code == Code::Unauthorized {
-        headers.push(("WWW-Authenticate", "Bearer".to_string()));
-    }
+    let told = fault.challenge.clone().or_else(|| (fault.code == Code::Unauthorized).then(|| "Bearer".to_string()));
+    headers.extend(told.map(|told| ("WWW-Authenticate", told)));
     Response { headers, ..response(fault.code.status(), JSON, to_json(&fault.body())) }
 }
 
@@ -146,14 +168,16 @@ pub fn write_news(out: &mut Vec<u8>, news: &News) {
         NewsKind::Transition => "transition",
         NewsKind::Warning => "warning",
         NewsKind::Presence => "presence",
+        NewsKind::Link => "link",
     };
     let data = NewsObject {
         at: rfc3339(news.at_unix_ms),
         workspace_id: news.server.to_string(),
+        project_id: news.project.as_ref().map(ProjectId::as_str),
         name: &news.name,
         instance: news.instance.map(|instance| instance.0),
-        from: news.from.map(Status::wire),
-        status: news.to.wire(),
+        from: news.from.filter(|_| news.link.is_none()).map(Status::wire),
+        status: news.link.map_or_else(|| news.to.wire(), LinkStatus::wire),
         why: &news.why,
     };
     sse::event(out, Some(kind), None, &to_json(&data));
@@ -163,6 +187,8 @@ pub fn write_news(out: &mut Vec<u8>, news: &News) {
 struct NewsObject<'a> {
     at: String,
     workspace_id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    project_id: Option<&'a str>,
     name: &'a str,
     instance: Option<u64>,
     from: Option<&'static str>,
@@ -195,6 +221,32 @@ fn list_body(views: &[StatusView]) -> Vec<u8> {
     }
     body.push(b']');
     body
+}
+
+#[derive(Serialize)]
+struct SampleObject {
+    at: String,
+    cpu_percent: f64,
+    memory_bytes: u64,
+    calls: u32,
+    failed: u32,
+    latency_mean_ms: u64,
+    latency_max_ms: u64,
+}
+
+impl SampleObject {
+    fn of(sample: &Sample) -> SampleObject {
+        let lately = sample.lately;
+        SampleObject {
+            at: rfc3339(sample.at_unix_ms),
+            cpu_percent: sample.cpu_percent,
+            memory_bytes: sample.memory_bytes,
+            calls: lately.calls,
+            failed: lately.failed,
+            latency_mean_ms: lately.duration_ms / u64::from(lately.calls.max(1)),
+            latency_max_ms: lately.slowest_ms,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -282,7 +334,7 @@ mod tests {
         let list = render(Answer::List(vec![view(), view()]));
         assert_eq!((one.status, body(&list)), (200, json!([body(&one), body(&one)])));
         assert_eq!(render(Answer::List(Vec::new())).body, b"[]");
-        for gone in [Answer::Deleted, Answer::TokenRevoked] {
+        for gone in [Answer::Deleted, Answer::TokenRevoked, Answer::KeyRotated] {
             let gone = render(gone);
             assert_eq!((gone.status, gone.body.len()), (204, 0));
         }
@@ -304,8 +356,8 @@ mod tests {
             previous: Some(([8; 32], 2)),
             ..Token::default()
         };
-        let shown = json!({"name": "ci", "scopes": ["mcp:call"], "servers": [], "created_at": "1970-01-01T00:00:00.000Z",
-            "expires_at": "1970-01-01T00:00:00.001Z", "last_used_at": null, "previous_until": "1970-01-01T00:00:00.002Z"});
+        let shown = json!({"name": "ci", "scopes": ["mcp:call"], "servers": [], "projects": [],
+            "created_at": "1970-01-01T00:00:00.000Z", "expires_at": "1970-01-01T00:00:00.001Z", "last_used_at": null, "previous_until": "1970-01-01T00:00:00.002Z"});
         assert_eq!(body(&render(Answer::Tokens(vec![token.clone()]))), json!([shown]));
         let created = render(Answer::TokenCreated { token, secret: "s".into(), rotated: false });
         assert_eq!((created.status, header(&created, "Cache-Control")), (201, Some("no-store")));

@@ -2,15 +2,23 @@
 //! what it answers. What is allowed, refused and described (405, scopes, unknown parameters, OpenAPI) follows from it; a
 //! new route is a new row. Finding a row looks at no body, no query and not at who asks.
 
+mod page;
+mod projects;
+mod protected;
 mod table;
+mod tokens;
 
 pub use table::FAMILIES;
 
+use crate::api::auth::resource;
 use crate::api::definition::fields::server_name;
 use crate::api::mcp::Door;
-use crate::api::request::ServerRef;
+use crate::api::projects::fields::{external_name, product_id};
+use crate::api::projects::template::secret_name;
+use crate::api::request::{ExternalRef, ServerRef};
 use crate::api::rest::{Incoming, Interpreted};
 use crate::ids::{ServerId, Uuid};
+use crate::model::external::{ExternalId, ProjectId};
 use crate::model::fault::{Code, Fault};
 use crate::model::principal::Need;
 use crate::wire::http_in::Method;
@@ -21,6 +29,20 @@ pub const HOSTED: &str = "/api/v1/mcp/hosted";
 /// MCP endpoints under their short names.
 pub const MCP: &str = "/mcp";
 pub const TOKENS: &str = "/api/v1/tokens";
+pub const PROJECTS: &str = "/api/v1/projects";
+/// MCP endpoints of projects under their short names.
+pub const SHORT_PROJECTS: &str = "/p";
+pub const KEY_ROTATION: &str = "/api/v1/key/rotate";
+pub const IMPORT: &str = "/api/v1/mcp/import";
+pub const AUDIT: &str = "/api/v1/audit";
+
+/// Of the endpoints of servers, projects, and all servers: where a client finds who gives tokens for them.
+const PROTECTED: &str = resource::WELL_KNOWN;
+const PROTECTED_MCP: &str = "/.well-known/oauth-protected-resource/mcp";
+const PROTECTED_SERVERS: &str = "/.well-known/oauth-protected-resource/api/v1/mcp/servers";
+const PROTECTED_HOSTED: &str = "/.well-known/oauth-protected-resource/api/v1/mcp/hosted";
+const PROTECTED_PROJECTS: &str = "/.well-known/oauth-protected-resource/api/v1/projects";
+const PROTECTED_SHORT_PROJECTS: &str = "/.well-known/oauth-protected-resource/p";
 
 /// Paths that begin alike, and what stands between the beginning and the rest.
 pub struct Family {
@@ -36,6 +58,26 @@ pub enum MemberKind {
     Server,
     /// `:name`.
     Token,
+    /// `:project`.
+    Project,
+    /// `:project/mcp/servers/:id`, a UUID or a name.
+    ProjectServer,
+    /// `:project/secrets/:name`.
+    ProjectSecret,
+    /// `:project/products/:product`.
+    Product,
+}
+
+impl MemberKind {
+    /// What stands between the two members of a path that has two.
+    pub fn between(self) -> Option<&'static str> {
+        match self {
+            MemberKind::Nothing | MemberKind::Server | MemberKind::Token | MemberKind::Project => None,
+            MemberKind::ProjectServer => Some("/mcp/servers"),
+            MemberKind::ProjectSecret => Some("/secrets"),
+            MemberKind::Product => Some("/products"),
+        }
+    }
 }
 
 /// What follows a base and its member, and what can be done there.
@@ -63,6 +105,10 @@ pub enum Reader {
     Plain(for<'r, 'a> fn(Incoming<'r, 'a>) -> Result<Interpreted<'a>, Fault>),
     OfServer(for<'r, 'a> fn(ServerRef, Incoming<'r, 'a>) -> Result<Interpreted<'a>, Fault>),
     OfToken(for<'r, 'a> fn(String, Incoming<'r, 'a>) -> Result<Interpreted<'a>, Fault>),
+    OfProject(for<'r, 'a> fn(ProjectId, Incoming<'r, 'a>) -> Result<Interpreted<'a>, Fault>),
+    OfExternal(for<'r, 'a> fn(ProjectId, ExternalRef, Incoming<'r, 'a>) -> Result<Interpreted<'a>, Fault>),
+    /// Of a secret or a product.
+    OfNamed(for<'r, 'a> fn(ProjectId, String, Incoming<'r, 'a>) -> Result<Interpreted<'a>, Fault>),
     /// MCP over HTTP, with or without a server; it has rules of its own for queries, bodies and refusals.
     Mcp(Door),
 }
@@ -110,6 +156,8 @@ pub enum Media {
     Json(&'static str),
     Text,
     Events,
+    /// A file of the page, by its media type.
+    File(&'static str),
 }
 
 // --- finding a row --------------------------------------------------------------------------------------------------
@@ -126,20 +174,38 @@ pub enum Member {
     Nothing,
     Server(ServerRef),
     Token(String),
+    Project(ProjectId),
+    External(ProjectId, ExternalRef),
+    /// A secret or a product of a project.
+    Named(ProjectId, String),
+}
+
+impl Member {
+    pub fn project(&self) -> Option<&ProjectId> {
+        match self {
+            Member::Nothing | Member::Server(_) | Member::Token(_) => None,
+            Member::Project(project) | Member::External(project, _) | Member::Named(project, _) => Some(project),
+        }
+    }
 }
 
 /// `path` is percent-decoded; one slash at its end makes no difference. `HEAD` is `GET` here: who writes the answer
 /// leaves its body out. `OPTIONS` is a method like others, and no resource has it: 405 names what there is.
 pub fn find(method: Method, path: &str) -> Result<Found, Fault> {
-    let trimmed = path.strip_suffix('/').unwrap_or(path);
+    let is_whole = |rest: &&str| !rest.is_empty() && !rest.ends_with('/');
+    let trimmed = path.strip_suffix('/').filter(is_whole).unwrap_or(path);
     for family in &FAMILIES {
-        let Some((member, rest)) = family.split(trimmed) else { continue };
+        let Some((member, inner, rest)) = family.split(trimmed) else { continue };
         let place = family.paths.iter().find(|place| place.rest == rest).ok_or_else(|| nothing_at(path))?;
         let row = place.row(method).ok_or_else(|| not_allowed(path, place))?;
         let member = match family.member {
             MemberKind::Nothing => Member::Nothing,
             MemberKind::Server => Member::Server(server_ref(member)?),
             MemberKind::Token => Member::Token(member.to_string()),
+            MemberKind::Project => Member::Project(project_id(member)?),
+            MemberKind::ProjectServer => Member::External(project_id(member)?, external_ref(inner)?),
+            MemberKind::ProjectSecret => Member::Named(project_id(member)?, named("secret", inner, secret_name)?),
+            MemberKind::Product => Member::Named(project_id(member)?, named("product", inner, product_id)?),
         };
         return Ok(Found { row, member });
     }
@@ -158,11 +224,15 @@ pub fn endpoint(path: &str) -> Option<(&str, &str)> {
 }
 
 impl Family {
-    /// The member and the rest of a path, if it is one of these.
-    fn split<'p>(&self, path: &'p str) -> Option<(&'p str, &'p str)> {
-        match self.member {
-            MemberKind::Nothing => Some(("", path)),
-            MemberKind::Server | MemberKind::Token => self.bases.iter().find_map(|base| member_of(base, path)),
+    /// The member, the one within it, and the rest of a path, if it is one of these.
+    fn split<'p>(&self, path: &'p str) -> Option<(&'p str, &'p str, &'p str)> {
+        if self.member == MemberKind::Nothing {
+            return Some(("", "", path));
+        }
+        let (member, rest) = self.bases.iter().find_map(|base| member_of(base, path))?;
+        match self.member.between() {
+            None => Some((member, "", rest)),
+            Some(between) => member_of(between, rest).map(|(inner, rest)| (member, inner, rest)),
         }
     }
 }
@@ -218,6 +288,22 @@ fn server_ref(id: &str) -> Result<ServerRef, Fault> {
     }
 }
 
+fn project_id(id: &str) -> Result<ProjectId, Fault> {
+    ProjectId::new(id)
+        .map_err(|why| Fault::new(Code::NotFound, format!("no project can be called {:?}: it {why}", shown(id))))
+}
+
+fn external_ref(id: &str) -> Result<ExternalRef, Fault> {
+    match Uuid::try_parse(id) {
+        Ok(uuid) => Ok(ExternalRef::Id(ExternalId(uuid))),
+        Err(_) => Ok(ExternalRef::Name(named("server", id, external_name)?)),
+    }
+}
+
+fn named(what: &str, name: &str, rule: fn(&str) -> Result<String, String>) -> Result<String, Fault> {
+    rule(name).map_err(|why| Fault::new(Code::NotFound, format!("no {what} can be called {:?}: it {why}", shown(name))))
+}
+
 fn not_allowed(path: &str, place: &Path) -> Fault {
     let methods = place.methods();
     let message = format!("{} allows {methods}", shown(path));
@@ -269,6 +355,7 @@ mod tests {
             (Post, "/a-1/start", "Start"),
             (Get, "/a-1/logs", "The last lines"),
             (Head, "/a-1/tools", "The tools"),
+            (Get, "/a-1/samples", "What a server used"),
             (Post, "/a-1/mcp", "Send MCP"),
             (Get, "/a-1/sse", "The stream"),
         ];
@@ -286,7 +373,10 @@ mod tests {
             }
             for (method, path, expected) in [
                 (Get, "/healthz", "Is the daemon"),
+                (Get, "/page/main.js", "A script of the page"),
+                (Get, "/api/v1/projects", "The external servers of all"),
                 (Get, "/openapi.json", "This document"),
+                (Get, "/metrics", "Everything that is counted"),
                 (Head, "/readyz", "Can the daemon"),
                 (Get, "/api/v1/prove", "Have the daemon show"),
                 (Get, "/api/v1/mcp/events", "The lifecycle"),
@@ -298,6 +388,7 @@ mod tests {
             }
             let revoked = Member::Token("ci.x".into());
             check(Delete, &format!("/api/v1/tokens/ci.x{slash}"), "Revoke", revoked);
+            check(Get, "/", "The page", Member::Nothing);
             check(Get, &format!("/mcp/a{slash}"), "Listen", of_server("a"));
             check(Post, &format!("/mcp/a/messages{slash}"), "Send an MCP message", of_server("a"));
         }
@@ -312,7 +403,15 @@ mod tests {
                         Reader::Plain(_) => family.member == MemberKind::Nothing,
                         Reader::OfServer(_) => family.member == MemberKind::Server,
                         Reader::OfToken(_) => family.member == MemberKind::Token,
-                        Reader::Mcp(_) => family.member != MemberKind::Token && row.needs == Need::Call,
+                        Reader::OfProject(_) => family.member == MemberKind::Project,
+                        Reader::OfExternal(_) => family.member == MemberKind::ProjectServer,
+                        Reader::OfNamed(_) => {
+                            matches!(family.member, MemberKind::ProjectSecret | MemberKind::Product)
+                        }
+                        Reader::Mcp(_) => {
+                            let kinds = [MemberKind::Nothing, MemberKind::Server, MemberKind::Project];
+                            kinds.contains(&family.member) && row.needs == Need::Call
+                        }
                     };
                     assert!(agrees, "{row:?}");
                     assert!(!row.summary.is_empty() && !row.answers.is_empty(), "{row:?}");
@@ -353,10 +452,15 @@ mod tests {
     fn what_is_not_in_the_table_is_not_found() {
         for path in [
             "",
-            "/",
+            "//",
+            "///",
             "*",
             "healthz",
             "//healthz",
+            "/page",
+            "/page/",
+            "/page/../healthz",
+            "/page/none.js",
             "/healthz//",
             "/Healthz",
             "/api/v1/mcp",
@@ -370,7 +474,7 @@ mod tests {
             "/api/v1/mcp/servers/a/mcp/x",
             "/mcp/a/b",
             "/api/v1/tokens/a/b",
-            "/metrics",
+            "/metrics/x",
         ] {
             for method in METHODS {
                 let fault = find(method, path).unwrap_err();
@@ -383,6 +487,8 @@ mod tests {
     fn a_known_path_names_the_methods_it_allows() {
         for (path, allow) in [
             ("/healthz", "GET, HEAD"),
+            ("/", "GET, HEAD"),
+            ("/page/main.js", "GET, HEAD"),
             ("/readyz", "GET, HEAD"),
             ("/api/v1/prove", "GET, HEAD"),
             ("/api/v1/mcp/events", "GET, HEAD"),
@@ -397,6 +503,7 @@ mod tests {
             ("/api/v1/mcp/servers/a/tools", "GET, HEAD"),
             ("/api/v1/mcp/servers/a/sse", "GET"),
             ("/mcp/a/messages", "POST"),
+            ("/api/v1/audit", "GET, HEAD"),
             ("/api/v1/tokens", "GET, HEAD, POST"),
             ("/api/v1/tokens/a", "DELETE"),
         ] {

@@ -1,20 +1,36 @@
 //! The rows of the table of routes, and nothing else. `api::route` says what a row is and finds it.
 
-use super::{Family, HOSTED, Kind, MCP, Media, MemberKind, Parameter, Path, Reader, Row, SERVERS, Success, TOKENS};
+use super::{
+    AUDIT, Family, HOSTED, IMPORT, KEY_ROTATION, Kind, MCP, Media, MemberKind, PROJECTS, PROTECTED, PROTECTED_HOSTED,
+    PROTECTED_MCP, PROTECTED_PROJECTS, PROTECTED_SERVERS, PROTECTED_SHORT_PROJECTS, Parameter, Path, Reader, Row,
+    SERVERS, SHORT_PROJECTS, Success, TOKENS, page, projects, protected, tokens,
+};
 use crate::api::auth::proof;
 use crate::api::mcp::Door;
 use crate::api::request::ServerRef;
 use crate::api::rest::{Incoming, Interpreted, asks};
-use crate::limits::{LOG_LINES_KEPT, LOG_TAIL_DEFAULT};
+use crate::limits::{AUDIT_LIMIT_DEFAULT, AUDIT_LIMIT_MAX, LOG_LINES_KEPT, LOG_TAIL_DEFAULT};
 use crate::model::fault::{Code, Fault};
 use crate::model::principal::Need;
 use crate::wire::http_in::Method::{Delete, Get, Patch, Post};
 
 /// Hot ones first: a call is found by the first comparison of each kind.
-pub static FAMILIES: [Family; 4] = [
+pub static FAMILIES: [Family; 12] = [
     Family { bases: &[SERVERS, HOSTED], member: MemberKind::Server, paths: OF_SERVER },
     Family { bases: &[MCP], member: MemberKind::Server, paths: OF_SHORT },
-    Family { bases: &[TOKENS], member: MemberKind::Token, paths: OF_TOKEN },
+    Family { bases: &[PROJECTS], member: MemberKind::ProjectServer, paths: projects::OF_EXTERNAL },
+    Family { bases: &[PROJECTS], member: MemberKind::ProjectSecret, paths: projects::OF_SECRET },
+    Family { bases: &[PROJECTS], member: MemberKind::Product, paths: projects::OF_PRODUCT },
+    Family { bases: &[PROJECTS], member: MemberKind::Project, paths: projects::OF_PROJECT },
+    Family { bases: &[SHORT_PROJECTS], member: MemberKind::Project, paths: projects::OF_SHORT },
+    Family { bases: &[TOKENS], member: MemberKind::Token, paths: tokens::OF_TOKEN },
+    Family { bases: &[PROTECTED_MCP], member: MemberKind::Server, paths: protected::OF_SHORT },
+    Family { bases: &[PROTECTED_SERVERS, PROTECTED_HOSTED], member: MemberKind::Server, paths: protected::OF_SERVER },
+    Family {
+        bases: &[PROTECTED_PROJECTS, PROTECTED_SHORT_PROJECTS],
+        member: MemberKind::Project,
+        paths: protected::OF_PROJECT,
+    },
     Family { bases: &[""], member: MemberKind::Nothing, paths: FIXED },
 ];
 
@@ -129,6 +145,23 @@ const OF_SERVER: &[Path] = &[
             faults: &[],
         }],
     },
+    Path {
+        rest: "/samples",
+        rows: &[Row {
+            method: Get,
+            needs: Need::Read,
+            query: &[],
+            reader: Reader::OfServer(asks::samples),
+            summary: "What a server used and did in the last ten minutes",
+            body: None,
+            answers: &[Success {
+                status: 200,
+                about: "One for every few seconds in which it ran, the oldest first.",
+                content: &[Media::Json("Samples")],
+            }],
+            faults: &[],
+        }],
+    },
     Path { rest: "/mcp", rows: MAIN },
     Path { rest: "/sse", rows: OLD_STREAM },
     Path { rest: "/messages", rows: OLD_POST },
@@ -191,40 +224,9 @@ const OF_SHORT: &[Path] = &[
     Path { rest: "/messages", rows: OLD_POST },
 ];
 
-const OF_TOKEN: &[Path] = &[
-    Path {
-        rest: "",
-        rows: &[Row {
-            method: Delete,
-            needs: Need::TokensWrite,
-            query: &[],
-            reader: Reader::OfToken(asks::token_revoke),
-            summary: "Revoke a token",
-            body: None,
-            answers: &[Success { status: 204, about: "It opens nothing any more.", content: &[] }],
-            faults: &[Code::NotFound, Code::StoreUnavailable],
-        }],
-    },
-    Path {
-        rest: "/rotate",
-        rows: &[Row {
-            method: Post,
-            needs: Need::TokensWrite,
-            query: &[],
-            reader: Reader::OfToken(asks::token_rotate),
-            summary: "Give a token a new secret",
-            body: Some("Rotation"),
-            answers: &[Success {
-                status: 200,
-                about: "The only time that the new secret is shown.",
-                content: &[Media::Json("TokenCreated")],
-            }],
-            faults: &[Code::NotFound, Code::StoreUnavailable],
-        }],
-    },
-];
-
 const FIXED: &[Path] = &[
+    Path { rest: PROTECTED, rows: protected::OF_ALL },
+    Path { rest: PROTECTED_MCP, rows: protected::OF_ALL },
     Path { rest: SERVERS, rows: ALL_SERVERS },
     Path { rest: HOSTED, rows: ALL_SERVERS },
     Path {
@@ -254,6 +256,23 @@ const FIXED: &[Path] = &[
         }],
     },
     Path {
+        rest: "/metrics",
+        rows: &[Row {
+            method: Get,
+            needs: Need::Scrape,
+            query: &[],
+            reader: Reader::Plain(asks::metrics),
+            summary: "Everything that is counted, for Prometheus",
+            body: None,
+            answers: &[Success {
+                status: 200,
+                about: "The text format 0.0.4. A token that is limited to some servers sees those.",
+                content: &[Media::Text],
+            }],
+            faults: &[],
+        }],
+    },
+    Path {
         rest: "/openapi.json",
         rows: &[Row {
             method: Get,
@@ -266,6 +285,27 @@ const FIXED: &[Path] = &[
             faults: &[],
         }],
     },
+    Path { rest: "/", rows: page::DOCUMENT },
+    Path { rest: "/page/page.css", rows: page::STYLE },
+    Path { rest: "/page/icon.svg", rows: page::ICON },
+    Path { rest: "/page/api.js", rows: page::SCRIPT },
+    Path { rest: "/page/charts.js", rows: page::SCRIPT },
+    Path { rest: "/page/dom.js", rows: page::SCRIPT },
+    Path { rest: "/page/external.js", rows: page::SCRIPT },
+    Path { rest: "/page/head.js", rows: page::SCRIPT },
+    Path { rest: "/page/hosted.js", rows: page::SCRIPT },
+    Path { rest: "/page/importing.js", rows: page::SCRIPT },
+    Path { rest: "/page/known.js", rows: page::SCRIPT },
+    Path { rest: "/page/list.js", rows: page::SCRIPT },
+    Path { rest: "/page/live.js", rows: page::SCRIPT },
+    Path { rest: "/page/logs.js", rows: page::SCRIPT },
+    Path { rest: "/page/main.js", rows: page::SCRIPT },
+    Path { rest: "/page/register.js", rows: page::SCRIPT },
+    Path { rest: "/page/schema_form.js", rows: page::SCRIPT },
+    Path { rest: "/page/snippets.js", rows: page::SCRIPT },
+    Path { rest: "/page/text.js", rows: page::SCRIPT },
+    Path { rest: "/page/tools.js", rows: page::SCRIPT },
+    Path { rest: PROJECTS, rows: projects::ALL },
     Path { rest: MCP, rows: MAIN },
     Path { rest: "/sse", rows: OLD_STREAM },
     Path { rest: "/messages", rows: OLD_POST },
@@ -280,13 +320,53 @@ const FIXED: &[Path] = &[
             body: None,
             answers: &[Success {
                 status: 200,
-                about: "First one `state` event for each server, then `transition`, `warning` and `presence` events.",
+                about: "First one `state` event for each hosted server, then `transition`, `warning` and `presence` events; of an \
+                        external server, `link` events.",
                 content: &[Media::Events],
             }],
             faults: &[Code::Unavailable],
         }],
     },
-    Path { rest: TOKENS, rows: ALL_TOKENS },
+    Path { rest: TOKENS, rows: tokens::ALL },
+    Path {
+        rest: KEY_ROTATION,
+        rows: &[Row {
+            method: Post,
+            needs: Need::TokensWrite,
+            query: &[],
+            reader: Reader::Plain(asks::key_rotate),
+            summary: "Seal all secrets with a new key",
+            body: None,
+            answers: &[Success { status: 204, about: "The new key is in the place of the old one.", content: &[] }],
+            faults: &[Code::StoreUnavailable],
+        }],
+    },
+    Path {
+        rest: AUDIT,
+        rows: &[Row {
+            method: Get,
+            needs: Need::Audit,
+            query: &[
+                Parameter { name: "since", kind: Kind::Time, about: "Only lines of this time or later." },
+                Parameter {
+                    name: "limit",
+                    kind: Kind::Count { default: AUDIT_LIMIT_DEFAULT, max: AUDIT_LIMIT_MAX },
+                    about: "At most so many, the newest.",
+                },
+                Parameter { name: "type", kind: Kind::Text, about: "Only lines of this type, as in `server.update`." },
+            ],
+            reader: Reader::Plain(asks::audit),
+            summary: "Who changed what, and who was not let in",
+            body: None,
+            answers: &[Success {
+                status: 200,
+                about: "Lines of the audit log, the newest first.",
+                content: &[Media::Json("AuditLines")],
+            }],
+            faults: &[Code::Unavailable],
+        }],
+    },
+    Path { rest: IMPORT, rows: IMPORTS },
     Path {
         rest: proof::PATH,
         rows: &[Row {
@@ -351,35 +431,45 @@ const ALL_SERVERS: &[Row] = &[
     },
 ];
 
-const ALL_TOKENS: &[Row] = &[
-    Row {
-        method: Get,
-        needs: Need::TokensRead,
-        query: &[],
-        reader: Reader::Plain(asks::token_list),
-        summary: "All tokens, without their secrets",
-        body: None,
-        answers: &[Success { status: 200, about: "By name.", content: &[Media::Json("TokenList")] }],
-        faults: &[],
-    },
-    Row {
-        method: Post,
-        needs: Need::TokensWrite,
-        query: &[],
-        reader: Reader::Plain(asks::token_create),
-        summary: "Make a token",
-        body: Some("NewToken"),
-        answers: &[Success {
-            status: 201,
-            about: "The only time that the token itself is shown.",
-            content: &[Media::Json("TokenCreated")],
-        }],
-        faults: &[Code::NameTaken, Code::Unavailable, Code::StoreUnavailable],
-    },
-];
+const IMPORTS: &[Row] = &[Row {
+    method: Post,
+    needs: Need::Write,
+    query: &[
+        Parameter {
+            name: "dry_run",
+            kind: Kind::Flag { default: false },
+            about: "Only say what would be done, and what is still missing.",
+        },
+        Parameter {
+            name: "project",
+            kind: Kind::Text,
+            about: "Where servers that have a URL belong to. Without it they are refused.",
+        },
+    ],
+    reader: Reader::Plain(asks::import),
+    summary: "Register all servers of a client's configuration, a server.json, a bundle or an export, or none of them",
+    body: Some("ImportDocument"),
+    answers: &[
+        Success {
+            status: 200,
+            about: "A dry run: what would be done. Values of variables and headers are not shown.",
+            content: &[Media::Json("Imported")],
+        },
+        Success { status: 201, about: "It is done. Servers start now.", content: &[Media::Json("Imported")] },
+    ],
+    faults: &[
+        Code::NameTaken,
+        Code::PortTaken,
+        Code::ImageNotFound,
+        Code::SecretMissing,
+        Code::ProviderUnusable,
+        Code::Unavailable,
+        Code::StoreUnavailable,
+    ],
+}];
 
 /// Streamable HTTP.
-const MAIN: &[Row] = &[
+pub(super) const MAIN: &[Row] = &[
     Row {
         method: Post,
         needs: Need::Call,
@@ -420,7 +510,7 @@ const MAIN: &[Row] = &[
 ];
 
 /// The pair of 2024-11-05.
-const OLD_STREAM: &[Row] = &[Row {
+pub(super) const OLD_STREAM: &[Row] = &[Row {
     method: Get,
     needs: Need::Call,
     query: &[],
@@ -430,7 +520,7 @@ const OLD_STREAM: &[Row] = &[Row {
     answers: &[Success { status: 200, about: "Messages.", content: &[Media::Events] }],
     faults: MCP_FAULTS,
 }];
-const OLD_POST: &[Row] = &[Row {
+pub(super) const OLD_POST: &[Row] = &[Row {
     method: Post,
     needs: Need::Call,
     query: &[Parameter { name: "session", kind: Kind::Session, about: "As the first event of the stream names it." }],

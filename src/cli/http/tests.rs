@@ -207,7 +207,11 @@ fn the_control_socket_comes_first_then_other_unix_sockets_that_let_us_in_then_tc
             ("STDIOD_DATA_DIR", scratch.display().to_string()),
         ];
         let variables = pairs.into_iter().map(|(name, value)| (name.to_string(), value)).collect();
-        Target::of(&Config::parse(None, &crate::config::Surroundings { variables, root: true }).unwrap()).to_string()
+        Target::of(
+            &Config::parse(None, &crate::config::Surroundings { variables, root: true, secret_key_credential: None })
+                .unwrap(),
+        )
+        .to_string()
     };
     let both = format!("127.0.0.1:1,unix:{}", other.display());
     let alone = format!("unix:{}", other.display());

@@ -15,6 +15,7 @@ use crate::core::servers::server::{Follower, Origin, Removal, Server};
 use crate::core::{Core, Phase};
 use crate::ids::{ConnId, InstanceId, ServerId, Uuid};
 use crate::limits::{FOLLOWERS_MAX, KEEP_ALIVE, SERVERS_MAX, SHUTDOWN_GRACE, STOP_GRACE, STORE_WAIT};
+use crate::model::ceilings::Beyond;
 use crate::model::definition::Definition;
 use crate::model::fault::{Code, Fault, Outcome};
 use crate::model::log::LogEntry;
@@ -23,6 +24,9 @@ use crate::model::records::{StoreOp, StoredServer};
 use serde_json::Value;
 use std::borrow::Cow;
 use std::sync::Arc;
+
+/// Who the other one is stands in the log: whoever asks here may be nobody.
+const STANDS_BY: &str = "another daemon works on the database; this one waits for it to end";
 
 impl Core {
     pub(in crate::core) fn asked(&mut self, conn: ConnId, who: &Principal, ask: Ask<'_>) {
@@ -40,7 +44,8 @@ impl Core {
         let done = match self.phase {
             Phase::Running => self.dispatch(conn, who, ask),
             Phase::Booting { .. } => {
-                Err(Fault::new(Code::StoreUnavailable, "the daemon is still starting").retry_after_ms(1_000))
+                let message = if self.servers.stands_by { STANDS_BY } else { "the daemon is still starting" };
+                Err(Fault::new(Code::StoreUnavailable, message).retry_after_ms(1_000))
             }
             Phase::Draining | Phase::Stopping | Phase::Flushing | Phase::Over => {
                 Err(Fault::new(Code::Unavailable, "the daemon is shutting down").retry_after_ms(5_000))
@@ -92,6 +97,11 @@ impl Core {
                 }
             }
             Ask::News => self.watch_news(conn, who).map(Some),
+            Ask::Metrics => Ok(Some(self.metrics(who))),
+            Ask::Samples { server } => {
+                let id = self.find(&server, who)?;
+                Ok(Some(Answer::Samples(self.servers.known[&id].samples.iter().copied().collect())))
+            }
             Ask::Tools { server } => {
                 let id = self.find(&server, who)?;
                 Ok(Some(Answer::Tools(self.main_of(id).list(Listing::Tools).text.clone())))
@@ -102,7 +112,12 @@ impl Core {
             Ask::TokenRotate { name, grace_ms } => self.token_rotate(conn, who, &name, grace_ms).map(|()| None),
             Ask::TokenList => Ok(Some(Answer::Tokens(self.servers.tokens.list().collect()))),
             Ask::TokenRevoke { name } => self.token_revoke(conn, name).map(|()| None),
+            Ask::KeyRotate => self.key_rotate(conn).map(|()| None),
+            Ask::Projects => Ok(Some(self.all_externals(who))),
             Ask::Project { project, ask } => self.project_asked(conn, who, &project, ask),
+            Ask::Import { dry_run, project, candidates } => {
+                self.import(conn, who, project.as_ref(), candidates, dry_run)
+            }
         }
     }
 
@@ -114,7 +129,7 @@ impl Core {
         };
         id.and_then(|id| self.servers.known.get(&id))
             .filter(|server| server.origin == Origin::Registered)
-            .filter(|server| server.removing.is_none() && who.may_see(&server.definition.name))
+            .filter(|server| server.removing.is_none() && who.may_see(&server.definition))
             .map(|server| server.id)
             .ok_or_else(|| {
                 let asked = match server {
@@ -129,7 +144,7 @@ impl Core {
         let mut found: Vec<&Server> = self
             .servers
             .registered()
-            .filter(|server| server.removing.is_none() && who.may_see(&server.definition.name))
+            .filter(|server| server.removing.is_none() && who.may_see(&server.definition))
             .filter(|server| status.is_none_or(|wanted| self.peers.known[&server.main].life.status().wire() == wanted))
             .filter(|server| name.is_none_or(|wanted| server.definition.name == wanted))
             .collect();
@@ -170,7 +185,9 @@ impl Core {
 
     fn readiness(&self) -> Answer {
         let mut reasons = Vec::new();
-        if !self.servers.loaded {
+        if self.servers.stands_by {
+            reasons.push(STANDS_BY.to_string());
+        } else if !self.servers.loaded {
             reasons.push("the store has not been read yet".to_string());
         } else if !self.servers.outbox.available() {
             reasons.push("the store is away; calls go on, changes are refused".to_string());
@@ -211,12 +228,14 @@ impl Core {
     // --- changes ----------------------------------------------------------------------------------------------------
 
     fn register(&mut self, conn: ConnId, who: &Principal, definition: Definition, wait: bool) -> Result<(), Fault> {
+        self.check_ceilings(who, None, &definition)?;
         self.check_place(&definition)?;
         self.check_ports(&definition, who, None)?;
         if self.servers.names.contains_key(&definition.name) {
             let message = format!("name: a server named {} is registered already", definition.name);
             return Err(Fault::new(Code::NameTaken, message).with("field", "name"));
         }
+        self.check_external_name(&definition)?;
         if self.servers.names.len() >= SERVERS_MAX {
             let message = format!("this daemon hosts at most {SERVERS_MAX} servers");
             return Err(Fault::new(Code::Unavailable, message));
@@ -231,17 +250,21 @@ impl Core {
     }
 
     /// The definition that a server is to have, if the ask brings one with an image or a network that it has not had: for
-    /// whoever can see what this host has of them.
+    /// whoever can see what this host has of them. Not one that is refused anyway as too much: whoever may not have a network
+    /// is not told whether it is there.
     pub fn proposed<'a>(&self, who: &Principal, ask: &'a Ask<'_>) -> Option<Cow<'a, Definition>> {
         match ask {
-            Ask::Register { definition, .. } => Some(Cow::Borrowed(definition)),
+            Ask::Register { definition, .. } => {
+                Some(Cow::Borrowed(definition.as_ref())).filter(|new| self.check_ceilings(who, None, new).is_ok())
+            }
             Ask::Patch { server, change } => {
                 let old = &self.servers.known[&self.find(server, who).ok()?].definition;
                 let (new, _) = fields::merge(old, &change.fields).ok()?;
                 let has_had = |new: &Definition| {
                     (&new.source, new.pull_policy, &new.network) == (&old.source, old.pull_policy, &old.network)
                 };
-                Some(Cow::Owned(new)).filter(|new| !has_had(new))
+                let is_admitted = |new: &Definition| self.check_ceilings(who, Some(old), new).is_ok();
+                Some(Cow::Owned(new)).filter(|new| !has_had(new) && is_admitted(new))
             }
             Ask::List { .. }
             | Ask::Get { .. }
@@ -253,6 +276,8 @@ impl Core {
             | Ask::Delete { .. }
             | Ask::Logs { .. }
             | Ask::News
+            | Ask::Metrics
+            | Ask::Samples { .. }
             | Ask::Tools { .. }
             | Ask::Mcp { .. }
             | Ask::Ready
@@ -260,6 +285,10 @@ impl Core {
             | Ask::TokenList
             | Ask::TokenRotate { .. }
             | Ask::TokenRevoke { .. }
+            | Ask::KeyRotate
+            // Whoever has read the document has looked.
+            | Ask::Import { .. }
+            | Ask::Projects
             | Ask::Project { .. } => None,
         }
     }
@@ -288,6 +317,19 @@ impl Core {
         Ok(())
     }
 
+    /// Whoever is limited gives a server no more than the configuration says.
+    pub(in crate::core) fn check_ceilings(
+        &self,
+        who: &Principal,
+        old: Option<&Definition>,
+        new: &Definition,
+    ) -> Result<(), Fault> {
+        match who.is_limited() {
+            true => self.settings.ceilings.admit(old, new).map_err(|beyond| too_much(who, beyond)),
+            false => Ok(()),
+        }
+    }
+
     /// A host port belongs to one server, also while that one is stopped, or about to be stored. `own`: the server that the
     /// definition is for.
     pub(in crate::core) fn check_ports(
@@ -301,7 +343,7 @@ impl Core {
             let known = known.map(|server| (server.id, &*server.definition));
             let mut others = known.chain(self.servers.outbox.proposed()).filter(|(id, _)| Some(*id) != own);
             if let Some((_, holder)) = others.find(|(_, other)| other.ports.iter().any(|p| p.collides_with(port))) {
-                let (field, name) = (format!("ports[{index}]"), Some(&holder.name).filter(|name| who.may_see(name)));
+                let (field, name) = (format!("ports[{index}]"), who.may_see(holder).then_some(&holder.name));
                 let whose = name.map_or("another server", String::as_str);
                 let message = format!("{field}: port {} of this host belongs to {whose}", port.host);
                 return Err(Fault::new(Code::PortTaken, message).with("field", field).with("server", name.cloned()));
@@ -314,10 +356,20 @@ impl Core {
         let server = self.changeable(id)?;
         let old = self.named_for_patch(who, server, change)?;
         let (mut definition, enabled) = fields::merge(&old, &change.fields)?;
+        if let Some(why) = server.sealed_environment() {
+            patch::sends_the_environment(&definition, &change.fields, why)?;
+        }
         let up = enabled.unwrap_or(server.desired_up);
+        if definition.project != old.project {
+            who.may_place_in(definition.project.as_ref())?;
+        }
+        if (&definition.project, &definition.name) != (&old.project, &old.name) {
+            self.check_external_name(&definition)?;
+        }
+        self.check_ceilings(who, Some(&old), &definition)?;
         self.check_place(&definition)?;
         self.check_ports(&definition, who, Some(id))?;
-        let dropped = !who.servers.is_empty() && patch::drop_environment(&old, &mut definition, &change.fields);
+        let dropped = who.is_limited() && patch::drop_environment(&old, &mut definition, &change.fields);
         let name = definition.name.clone();
         let warning = dropped.then_some(ENVIRONMENT_DROPPED);
         self.change(conn, id, Arc::new(definition), up, ChangeKind::Patch, warning)?;
@@ -341,7 +393,7 @@ impl Core {
             let message = format!("name: a server named {name} is registered already");
             return Err(Fault::new(Code::NameTaken, message).with("field", "name"));
         }
-        if !who.may_see(&name) {
+        if !who.may_see_named(&name, server.definition.project.as_ref()) {
             return Err(who.forbid("a server of this name is not one of yours"));
         }
         Ok(Cow::Owned(Definition { name, ..(*server.definition).clone() }))
@@ -438,7 +490,7 @@ impl Core {
         let server = self.servers.known.get(&id?)?;
         let leaves =
             matches!(server.removing, Some(Removal::KeepsVolumes | Removal::TakesVolumes | Removal::VolumesLeave));
-        (leaves && who.may_see(&server.definition.name)).then_some(server.id)
+        (leaves && who.may_see(&server.definition)).then_some(server.id)
     }
 
     /// Lets the client wait until the server is up or down, if it is not so already.
@@ -485,6 +537,12 @@ impl Core {
         }
     }
 
+    fn key_rotate(&mut self, conn: ConnId) -> Result<(), Fault> {
+        self.check_store()?;
+        self.store(conn, Pending::KeyRotation { conn }, StoreOp::RotateKey);
+        Ok(())
+    }
+
     pub(in crate::core) fn store(&mut self, conn: ConnId, pending: Pending, op: StoreOp) {
         let seq = self.servers.outbox.issue(pending);
         self.effects.outputs.push_back(Output::Store { seq, op });
@@ -505,11 +563,14 @@ pub(in crate::core) fn needs_restart(old: &Definition, new: &Definition) -> bool
     let same_at_run_time = Definition {
         restart_policy: new.restart_policy,
         pull_policy: new.pull_policy,
+        project: new.project.clone(),
+        managed_by: new.managed_by.clone(),
         max_in_flight: new.max_in_flight,
         queue_max: new.queue_max,
         shared: new.shared,
         request_timeout_ms: new.request_timeout_ms,
         startup_timeout_ms: new.startup_timeout_ms,
+        install_timeout_ms: new.install_timeout_ms,
         health: new.health.clone(),
         crash_loop: new.crash_loop.clone(),
         ..old.clone()
@@ -520,4 +581,8 @@ pub(in crate::core) fn needs_restart(old: &Definition, new: &Definition) -> bool
 /// A server that is down for good has nobody to wait for.
 pub(in crate::core) fn is_at_rest(state: &State) -> bool {
     matches!(state, State::Down | State::Failed)
+}
+
+pub(in crate::core) fn too_much(who: &Principal, beyond: Beyond) -> Fault {
+    who.forbid(beyond.why).with("field", beyond.field)
 }

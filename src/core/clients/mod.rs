@@ -2,6 +2,7 @@
 
 pub mod asks;
 pub mod log_ring;
+pub mod metrics;
 pub mod news;
 pub mod parked;
 pub mod waiting;

@@ -9,6 +9,7 @@ use crate::core::contract::Output;
 use crate::core::effects::Timer;
 use crate::core::hosting::lifecycle::{Event, State};
 use crate::core::links::external::LinkEvent;
+use crate::core::peers::life::Life;
 use crate::core::peers::peer::{Peer, Role};
 use crate::core::servers::server::{Follower, Server};
 use crate::ids::{ConnId, InstanceId, PeerId, ServerId};
@@ -36,7 +37,7 @@ impl Core {
         let mut seen: Vec<&Server> = self
             .servers
             .registered()
-            .filter(|server| server.removing.is_none() && who.may_see(&server.definition.name))
+            .filter(|server| server.removing.is_none() && who.may_see(&server.definition))
             .collect();
         seen.sort_by(|a, b| a.definition.name.cmp(&b.definition.name));
         let state = |server: &Server| self.news_of(&self.peers.known[&server.main], NewsKind::State, String::new());
@@ -95,17 +96,33 @@ impl Core {
             at_unix_ms: self.effects.now.unix_ms,
             server: main.server,
             name: main.definition.name.clone(),
+            project: main.definition.project.clone(),
             instance: main.life.instance(),
             kind,
             from: None,
             to: main.life.status(),
+            link: match &main.life {
+                Life::Hosted(_) => None,
+                Life::External(life) => Some(life.link_status()),
+            },
             why,
         }
     }
 
+    /// Whatever happens to a row of a project is told as one thing: its name is not unique among those of hosted servers.
+    fn kind_of(&self, main: &Peer, kind: NewsKind) -> NewsKind {
+        if self.servers.is_registered(main.server) { kind } else { NewsKind::Link }
+    }
+
     fn broadcast(&mut self, news: News) {
         let news = Arc::new(news);
-        for watcher in self.clients.watchers.iter().filter(|watcher| watcher.who.may_see(&news.name)) {
+        let hears = |who: &Principal| match news.kind {
+            NewsKind::Link => news.project.as_ref().is_some_and(|project| who.may_use(project)),
+            NewsKind::State | NewsKind::Transition | NewsKind::Warning | NewsKind::Presence => {
+                who.may_see_named(&news.name, news.project.as_ref())
+            }
+        };
+        for watcher in self.clients.watchers.iter().filter(|watcher| hears(&watcher.who)) {
             self.effects.outputs.push_back(Output::News { conn: watcher.conn, news: Arc::clone(&news) });
         }
     }
@@ -124,9 +141,9 @@ impl Core {
         let shown = instance.map_or_else(|| "-".to_string(), |instance| instance.to_string());
         log::info!("server={name} instance={shown} from={} to={} why={why}", from.wire(), to.wire());
         // Any but the main one is nobody's business but the daemon's.
-        if peer.role == Role::Main && self.servers.is_registered(peer.server) {
-            let news = News { instance, from: Some(from), ..self.news_of(peer, NewsKind::Transition, why.to_string()) };
-            self.broadcast(news);
+        if peer.role == Role::Main {
+            let kind = self.kind_of(peer, NewsKind::Transition);
+            self.broadcast(News { instance, from: Some(from), ..self.news_of(peer, kind, why.to_string()) });
         }
         self.note(id, format!("{} -> {} ({why})", from.wire(), to.wire()));
     }
@@ -136,7 +153,8 @@ impl Core {
         let Some(peer) = self.peers.known.get(&id) else { return };
         log::warn!("server={} {text}", peer.definition.name);
         if peer.role == Role::Main {
-            let news = self.news_of(peer, NewsKind::Warning, text.clone());
+            let kind = self.kind_of(peer, NewsKind::Warning);
+            let news = self.news_of(peer, kind, text.clone());
             self.broadcast(news);
         }
         self.log_entry(id, LogSource::Health, text);
@@ -148,7 +166,11 @@ impl Core {
         if let State::Waiting { until_ms, looping: true } = *peer.life.state() {
             let wait_ms = until_ms.saturating_sub(self.effects.now.mono_ms);
             let (level, cause) = (peer.life.crash_level(), peer.last_error.clone().unwrap_or_default());
-            self.warn(id, format!("crash loop, level {level}: {cause}; the next start is in {wait_ms} ms"));
+            let told = match &peer.life {
+                Life::Hosted(_) => format!("crash loop, level {level}: {cause}; the next start is in {wait_ms} ms"),
+                Life::External(_) => format!("circuit open: {cause}; the next attempt is in {wait_ms} ms"),
+            };
+            self.warn(id, told);
         }
     }
 
@@ -259,6 +281,7 @@ pub(in crate::core) fn event_name(event: &Event) -> &'static str {
         Event::PullFailed(_) => "pull failed",
         Event::Slot { .. } => "slot",
         Event::Launched => "launched",
+        Event::InstallBegun => "packages to be fetched",
         Event::LaunchFailed(_) => "launch failed",
         Event::Greeted => "answers",
         Event::HandshakeRefused(_) => "initialize refused",
@@ -269,7 +292,7 @@ pub(in crate::core) fn event_name(event: &Event) -> &'static str {
         Event::Stop => "stop",
         Event::Shutdown => "shutdown",
         Event::Restart => "restart",
-        Event::KillNow => "second signal",
+        Event::KillNow => "to end at once",
         Event::Elapsed => "deadline",
         Event::Link(event) => link_event_name(event),
     }

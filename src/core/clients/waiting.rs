@@ -69,6 +69,8 @@ impl Core {
                     State::Ready { .. } | State::Unresponsive { .. } | State::Down | State::Failed => true,
                     State::Waiting { looping, .. } => looping,
                     State::Pulling
+                    | State::Installing { .. }
+                    | State::InstallDue { .. }
                     | State::Due
                     | State::Launching { .. }
                     | State::Greeting { .. }
@@ -142,7 +144,7 @@ impl Core {
         self.effects.deadlines.cancel(Timer::Client(conn));
         match self.clients.parked.release(conn) {
             Some(WaitOn::Reply(call)) => {
-                self.projects.calls.remove(&call);
+                self.drop_tool_call(call);
                 self.abandon_call(call, None, "the client has disconnected");
             }
             Some(WaitOn::Post(post)) => self.post_lost(post, conn),
@@ -150,7 +152,7 @@ impl Core {
             Some(WaitOn::Advertised(_)) => _ = self.mcp.greetings.remove(&conn),
             Some(WaitOn::Log(id)) => self.stop_following(conn, id),
             Some(WaitOn::News) => self.stop_watching(conn),
-            Some(WaitOn::Project) => _ = self.projects.waits.remove(&conn),
+            Some(WaitOn::Project) => self.drop_wait(conn),
             // What they asked for goes on without them.
             Some(WaitOn::Stored(_) | WaitOn::Revoked | WaitOn::Ready { .. } | WaitOn::Down(_) | WaitOn::Gone(_))
             | None => {}

@@ -1,13 +1,16 @@
 //! One server's life: (state, event, now) → (state, actions), in one exhaustive match. Owns which instance is current and
 //! when the next one may start. Invariants: at most one instance, and one death is counted once.
 
+mod installing;
+
 use crate::core::hosting::backoff::{Backoff, Verdict};
+pub use crate::core::hosting::lifecycle::installing::InstallFault;
 pub use crate::core::hosting::state::{State, Then};
 use crate::core::links::external::LinkEvent;
 use crate::ids::InstanceId;
 use crate::limits::{LAUNCH_TIMEOUT, SHUTDOWN_GRACE, STDOUT_CLOSED_GRACE, STOP_GRACE, UNRESPONSIVE_GRACE};
 use crate::model::definition::{Definition, OnUnresponsive, PullPolicy, RestartPolicy, Source};
-use crate::model::instance::{Exit, ExitCause, LaunchFault, StopSignal};
+use crate::model::instance::{Exit, ExitCause, LaunchFault, Packages, StopSignal};
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
@@ -21,6 +24,8 @@ pub enum Event {
         instance: InstanceId,
     },
     Launched,
+    /// What was launched fetches its packages first: its exit with 0 says that they are here.
+    InstallBegun,
     LaunchFailed(LaunchFault),
     /// The handshake is done, or the port of a server without a bridge answers.
     Greeted,
@@ -56,7 +61,19 @@ pub enum Action {
     Queue,
     Launch {
         instance: InstanceId,
+        packages: Packages,
     },
+    /// From here on its packages are being fetched; and how that ended.
+    Installing {
+        instance: InstanceId,
+    },
+    Installed,
+    InstallFailed {
+        instance: InstanceId,
+        cause: InstallFault,
+    },
+    /// There will be no further attempt.
+    InstallGivenUp,
     /// Take an instance for a connection at once; `Slot` will follow.
     Open,
     /// Connect to an external server.
@@ -112,18 +129,22 @@ pub enum Action {
 pub struct Lifecycle {
     state: State,
     backoff: Backoff,
+    /// The same for attempts to fetch its packages, which are no crashes.
+    installs: Backoff,
+    packages: Packages,
 }
 
 impl Default for Lifecycle {
     fn default() -> Lifecycle {
-        Lifecycle { state: State::Down, backoff: Backoff::default() }
+        let (backoff, installs) = (Backoff::default(), Backoff::default());
+        Lifecycle { state: State::Down, backoff, installs, packages: Packages::AsKept }
     }
 }
 
 impl Lifecycle {
     /// Of a server that may not be started.
     pub fn failed() -> Lifecycle {
-        Lifecycle { state: State::Failed, backoff: Backoff::default() }
+        Lifecycle { state: State::Failed, ..Lifecycle::default() }
     }
 
     pub fn state(&self) -> &State {
@@ -137,16 +158,17 @@ impl Lifecycle {
     /// How long until the next start, if one is certain: known while it waits, and while it is put down for a restart.
     pub fn next_start_in(&self, def: &Definition, now_ms: u64) -> Option<u64> {
         match self.state {
-            State::Waiting { until_ms, .. } => Some(until_ms.saturating_sub(now_ms)),
+            State::Waiting { until_ms, .. } | State::InstallDue { until_ms } => Some(until_ms.saturating_sub(now_ms)),
             State::Stopping { then: Then::Crash { ready_for_ms }, .. } => {
                 match self.backoff.clone().death(&def.crash_loop, now_ms, ready_for_ms) {
                     Verdict::Restart { delay_ms, .. } => Some(delay_ms),
                     Verdict::GiveUp => None,
                 }
             }
-            State::Stopping { then: Then::Down | Then::Restart, .. }
+            State::Stopping { then: Then::Down | Then::Restart | Then::Install, .. }
             | State::Down
             | State::Pulling
+            | State::Installing { .. }
             | State::Due
             | State::Launching { .. }
             | State::Greeting { .. }
@@ -163,22 +185,23 @@ impl Lifecycle {
         let state = std::mem::replace(&mut self.state, State::Down);
         self.state = match (state, event) {
             // --- coming up
-            (State::Down | State::Failed, Event::Start | Event::Restart) => {
-                self.backoff.reset();
+            (
+                State::Down | State::Failed | State::Waiting { .. } | State::InstallDue { .. },
+                Event::Start | Event::Restart,
+            ) => {
+                self.reset();
                 begin(def, Begin::Fresh, &mut out)
             }
-            (State::Waiting { .. }, Event::Start | Event::Restart) => {
-                self.backoff.reset();
-                begin(def, Begin::Fresh, &mut out)
+            (State::Waiting { .. } | State::InstallDue { .. }, Event::Elapsed) => {
+                begin(def, Begin::AfterDeath, &mut out)
             }
-            (State::Waiting { .. }, Event::Elapsed) => begin(def, Begin::AfterDeath, &mut out),
             (State::Pulling, Event::Pulled) => due(&mut out),
             (State::Pulling, Event::PullFailed(fault)) => {
                 out.push(Action::Fault { message: fault.message, launch: true });
                 self.after_death(def, now_ms, None, &mut out)
             }
             (State::Due, Event::Slot { instance }) => {
-                out.push(Action::Launch { instance });
+                out.push(Action::Launch { instance, packages: self.packages });
                 out.push(deadline(now_ms + LAUNCH_TIMEOUT.as_millis() as u64));
                 State::Launching { instance }
             }
@@ -195,6 +218,20 @@ impl Lifecycle {
                     State::Greeting { instance }
                 }
             },
+            (State::Launching { instance }, Event::InstallBegun) => {
+                out.push(Action::Installing { instance });
+                out.push(deadline(now_ms + def.install_timeout_ms));
+                State::Installing { instance }
+            }
+            (State::Installing { instance }, Event::Exited(exit)) => {
+                self.after_install(instance, exit, def, now_ms, &mut out)
+            }
+            (State::Installing { instance }, Event::Elapsed) => {
+                let cause = InstallFault::TooSlow { after_ms: def.install_timeout_ms };
+                out.push(Action::InstallFailed { instance, cause });
+                // Asked first: what it has in hand is whole when it may put it down itself.
+                stopping(instance, true, Then::Install, now_ms, &mut out)
+            }
             (State::Launching { instance }, Event::LaunchFailed(fault)) => {
                 out.push(Action::Discard { instance });
                 out.push(Action::Fault { message: fault.message, launch: true });
@@ -206,6 +243,7 @@ impl Lifecycle {
                 put_down(instance, false, Then::Crash { ready_for_ms: None }, &mut out)
             }
             (State::Greeting { instance }, Event::Greeted) => {
+                self.packages = Packages::AsKept;
                 out.push(Action::Watch { instance });
                 ready(instance, now_ms, &mut out)
             }
@@ -242,6 +280,7 @@ impl Lifecycle {
                 State::Mute { instance, ready_since_ms }
             }
             (State::Greeting { instance } | State::Launching { instance }, Event::Exited(exit)) => {
+                self.doubt_packages();
                 self.after_exit(instance, exit, def, now_ms, None, &mut out)
             }
             (State::Ready { instance, since_ms } | State::Unresponsive { instance, since_ms }, Event::Exited(exit)) => {
@@ -258,40 +297,46 @@ impl Lifecycle {
             }
             // The definition may name another image now.
             (State::Pulling, Event::Restart) => {
-                self.backoff.reset();
+                self.reset();
                 out.push(Action::LeavePull);
                 begin(def, Begin::Fresh, &mut out)
             }
-            (State::Due | State::Waiting { .. }, Event::Stop | Event::Shutdown | Event::KillNow) => {
+            (
+                State::Due | State::Waiting { .. } | State::InstallDue { .. },
+                Event::Stop | Event::Shutdown | Event::KillNow,
+            ) => {
                 out.push(Action::Deadline { at_ms: None });
                 State::Down
             }
             (State::Failed, Event::Stop) => State::Down,
             (State::Launching { instance }, Event::Stop) => stopping(instance, false, Then::Down, now_ms, &mut out),
             (State::Launching { instance }, Event::Restart) => {
-                self.backoff.reset();
+                self.reset();
                 stopping(instance, false, Then::Restart, now_ms, &mut out)
             }
             (State::Launching { instance }, Event::Shutdown) => shutting(instance, false, now_ms, &mut out),
             (
-                State::Greeting { instance }
+                State::Installing { instance }
+                | State::Greeting { instance }
                 | State::Ready { instance, .. }
                 | State::Unresponsive { instance, .. }
                 | State::Mute { instance, .. },
                 Event::Stop,
             ) => stopping(instance, true, Then::Down, now_ms, &mut out),
             (
-                State::Greeting { instance }
+                State::Installing { instance }
+                | State::Greeting { instance }
                 | State::Ready { instance, .. }
                 | State::Unresponsive { instance, .. }
                 | State::Mute { instance, .. },
                 Event::Restart,
             ) => {
-                self.backoff.reset();
+                self.reset();
                 stopping(instance, true, Then::Restart, now_ms, &mut out)
             }
             (
-                State::Greeting { instance }
+                State::Installing { instance }
+                | State::Greeting { instance }
                 | State::Ready { instance, .. }
                 | State::Unresponsive { instance, .. }
                 | State::Mute { instance, .. },
@@ -299,6 +344,7 @@ impl Lifecycle {
             ) => shutting(instance, true, now_ms, &mut out),
             (
                 State::Launching { instance }
+                | State::Installing { instance }
                 | State::Greeting { instance }
                 | State::Ready { instance, .. }
                 | State::Unresponsive { instance, .. }
@@ -308,7 +354,7 @@ impl Lifecycle {
             ) => put_down(instance, true, Then::Down, &mut out),
 
             // --- on its way out
-            (State::Stopping { instance, then, killed, .. }, Event::Launched) => {
+            (State::Stopping { instance, then, killed, .. }, Event::Launched | Event::InstallBegun) => {
                 match killed {
                     true => out.push(Action::Signal { instance, signal: StopSignal::Kill }),
                     false => out.push(Action::AskToStop { instance }),
@@ -332,7 +378,7 @@ impl Lifecycle {
                 self.after_stop(then, def, now_ms, &mut out)
             }
             (State::Stopping { instance, launched, killed, .. }, Event::Start | Event::Restart) => {
-                self.backoff.reset();
+                self.reset();
                 State::Stopping { instance, launched, then: Then::Restart, killed }
             }
             (State::Stopping { instance, launched, killed, .. }, Event::Stop | Event::Shutdown) => {
@@ -344,13 +390,18 @@ impl Lifecycle {
                 state @ (State::Pulling
                 | State::Due
                 | State::Launching { .. }
+                | State::Installing { .. }
                 | State::Greeting { .. }
                 | State::Ready { .. }
                 | State::Unresponsive { .. }
                 | State::Mute { .. }),
                 Event::Start,
             ) => state,
-            (state @ State::Due, Event::Restart) => state,
+            // What was fetched may be another's: its definition may have changed.
+            (State::Due, Event::Restart) => {
+                self.packages = Packages::AsKept;
+                State::Due
+            }
             (state @ (State::Down | State::Failed), Event::Stop | Event::Shutdown | Event::KillNow) => state,
             (
                 state,
@@ -358,6 +409,7 @@ impl Lifecycle {
                 | Event::PullFailed(_)
                 | Event::Slot { .. }
                 | Event::Launched
+                | Event::InstallBegun
                 | Event::LaunchFailed(_)
                 | Event::Greeted
                 | Event::HandshakeRefused(_)
@@ -395,6 +447,13 @@ impl Lifecycle {
         self.after_death(def, now_ms, ready_since_ms.map(|since| now_ms - since), out)
     }
 
+    /// A hand, so all that was counted and thought of earlier lives is over.
+    fn reset(&mut self) {
+        self.backoff.reset();
+        self.installs.reset();
+        self.packages = Packages::AsKept;
+    }
+
     fn after_stop(&mut self, then: Then, def: &Definition, now_ms: u64, out: &mut Vec<Action>) -> State {
         match then {
             Then::Down => {
@@ -402,6 +461,7 @@ impl Lifecycle {
                 State::Down
             }
             Then::Restart => begin(def, Begin::Fresh, out),
+            Then::Install => self.next_install(def, now_ms, out),
             Then::Crash { ready_for_ms } => self.after_death(def, now_ms, ready_for_ms, out),
         }
     }

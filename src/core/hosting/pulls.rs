@@ -101,13 +101,15 @@ impl Core {
         self.servers.known.get_mut(&server).map(|server| &mut server.image_pull)
     }
 
-    /// How long a client may wait for this server from now on: a start, and before it the image. A little longer than the
+    /// How long a client may wait for this server from now on: a start, and before it the image or the packages. A little longer than the
     /// start itself may take: its own deadline comes first, and says more than that this one has passed.
     pub(in crate::core) fn start_wait_ms(&self, id: ServerId) -> u64 {
         let main = self.main_of(id);
-        let pull_ms = match main.life.state() {
+        let before_ms = match main.life.state() {
             State::Pulling => PULL_WAIT.as_millis() as u64,
+            State::Installing { .. } => main.definition.install_timeout_ms,
             State::Down
+            | State::InstallDue { .. }
             | State::Due
             | State::Launching { .. }
             | State::Greeting { .. }
@@ -118,11 +120,11 @@ impl Core {
             | State::Waiting { .. }
             | State::Failed => 0,
         };
-        main.definition.startup_timeout_ms + pull_ms + STOP_GRACE.as_millis() as u64
+        main.definition.startup_timeout_ms + before_ms + STOP_GRACE.as_millis() as u64
     }
 
-    /// The time to start counts from the end of the pull.
-    fn extend_ready_waits(&mut self, id: PeerId) {
+    /// The time to start counts from the end of the pull, or of the install.
+    pub(in crate::core) fn extend_ready_waits(&mut self, id: PeerId) {
         let Some(main) = self.peers.known.get(&id).filter(|peer| peer.role == Role::Main) else { return };
         let server = main.server;
         let until_ms = self.effects.now.mono_ms + self.start_wait_ms(server);

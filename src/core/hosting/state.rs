@@ -10,6 +10,14 @@ pub enum State {
     Down,
     /// Its image is on its way, or being looked for.
     Pulling,
+    /// An instance of its own fetches its packages.
+    Installing {
+        instance: InstanceId,
+    },
+    /// They could not be fetched; the next attempt is at `until_ms`.
+    InstallDue {
+        until_ms: u64,
+    },
     /// May start as soon as there is a slot.
     Due,
     /// The runtime is at work.
@@ -53,13 +61,19 @@ pub enum State {
 impl State {
     pub fn instance(&self) -> Option<InstanceId> {
         match *self {
-            State::Launching { instance }
+            State::Installing { instance }
+            | State::Launching { instance }
             | State::Greeting { instance }
             | State::Ready { instance, .. }
             | State::Unresponsive { instance, .. }
             | State::Mute { instance, .. }
             | State::Stopping { instance, .. } => Some(instance),
-            State::Down | State::Pulling | State::Due | State::Waiting { .. } | State::Failed => None,
+            State::Down
+            | State::Pulling
+            | State::InstallDue { .. }
+            | State::Due
+            | State::Waiting { .. }
+            | State::Failed => None,
         }
     }
 
@@ -69,6 +83,8 @@ impl State {
             State::Ready { instance, .. } | State::Unresponsive { instance, .. } => Some(instance),
             State::Down
             | State::Pulling
+            | State::Installing { .. }
+            | State::InstallDue { .. }
             | State::Due
             | State::Launching { .. }
             | State::Greeting { .. }
@@ -82,12 +98,14 @@ impl State {
     pub fn status(&self) -> Status {
         match *self {
             State::Down => Status::Stopped,
+            State::Installing { .. } | State::InstallDue { .. } => Status::Installing,
             State::Pulling | State::Due | State::Launching { .. } | State::Greeting { .. } => Status::Starting,
             State::Ready { .. } => Status::Ready,
             State::Unresponsive { .. } => Status::Unresponsive,
             State::Mute { .. } => Status::Restarting,
             State::Stopping { then, .. } => match then {
                 Then::Down => Status::Stopping,
+                Then::Install => Status::Installing,
                 Then::Restart | Then::Crash { .. } => Status::Restarting,
             },
             State::Waiting { looping, .. } => match looping {
@@ -105,6 +123,8 @@ pub enum Then {
     Down,
     /// A restart by hand.
     Restart,
+    /// Its packages were not here in time: the next attempt, by the schedule, to fetch the rest of them.
+    Install,
     /// It was put down for not answering: its death counts as a crash, after so long in `ready`.
     Crash {
         ready_for_ms: Option<u64>,

@@ -2,19 +2,24 @@
 //! sessions, started when the first of them comes: a peer in the role `Stateless`, which ends with the main one's present
 //! life. One that speaks no other version needs none. Also how peers besides the main one come to an end.
 
+use crate::api::response::Answer;
 use crate::core::Core;
 use crate::core::effects::Timer;
 use crate::core::hosting::lifecycle::{Event, State};
 use crate::core::mcp::era::stateless::{Support, own_meta};
 use crate::core::peers::calls::Caller;
-use crate::core::peers::peer::{Advertised, Dialect, Hello, Peer, Refusal, Role};
-use crate::ids::{InstanceId, PeerId, ServerId};
+use crate::core::peers::peer::{Advertised, Dialect, Hello, Opening, Peer, Refusal, Role};
+use crate::ids::{CallId, InstanceId, PeerId, ServerId};
 use crate::limits::{DISCOVER_TIMEOUT, SERVER_INFO_MAX};
+use crate::model::external::{RemoteTransport, Target};
+use crate::model::fault::Fault;
 use crate::model::protocol::STATELESS;
 use crate::wire::json::{self, Json};
 use crate::wire::jsonrpc::Reply;
 use serde::Deserialize;
 use std::sync::Arc;
+
+const UNSUPPORTED_VERSION: i64 = -32022;
 
 impl Core {
     pub(in crate::core) fn start_stateless_peer(&mut self, server: ServerId) {
@@ -124,7 +129,7 @@ impl Core {
 
     /// It does not want to be initialized: perhaps it is of the other era.
     pub(in crate::core) fn initialize_refused(&mut self, id: PeerId, instance: InstanceId, refusal: Refusal) {
-        self.peers.known.get_mut(&id).expect("it replied").refusal = Some(refusal);
+        self.peers.known.get_mut(&id).expect("it replied").opening = Opening::DiscoverAfter(refusal);
         self.discover(id, instance, Some(DISCOVER_TIMEOUT.as_millis() as u64));
     }
 
@@ -135,8 +140,14 @@ impl Core {
         refusal: Refusal,
         reply: &Reply<'_>,
     ) {
-        let Some(advertised) = read_discovery(reply) else { return self.undiscovered(id, instance, refusal) };
-        log::info!("server={} speaks {STATELESS} only: clients with sessions are translated", self.name_of(id));
+        match read_discovery(reply) {
+            Some(advertised) => self.greeted_stateless_only(id, instance, advertised),
+            None => self.undiscovered(id, instance, refusal),
+        }
+    }
+
+    fn greeted_stateless_only(&mut self, id: PeerId, instance: InstanceId, advertised: Advertised) {
+        log::info!("server={} is spoken to in {STATELESS}: clients with sessions are translated", self.name_of(id));
         self.greeted_stateless(id, instance, advertised);
         let main = self.peers.known.get(&id).filter(|peer| peer.role == Role::Main);
         let known = main.and_then(|peer| self.servers.known.get(&peer.server));
@@ -144,6 +155,65 @@ impl Core {
             // It serves them itself.
             Some((server, Support::Unknown | Support::No)) => self.support_decided(server, Support::Yes(id)),
             Some((_, Support::Yes(_) | Support::Asked(_))) | None => self.listen_to(id),
+        }
+    }
+
+    // --- a server that is asked for it first --------------------------------------------------------------------------
+
+    /// As the version has it for Streamable HTTP. Elsewhere it costs a server that does not answer what it does not know.
+    pub(in crate::core) fn asks_era_first(&self, id: PeerId) -> bool {
+        self.row_of(id).is_some_and(|row| match &row.spec.target {
+            Target::Remote(remote) => remote.transport == RemoteTransport::Http,
+            Target::Program(_) => false,
+        })
+    }
+
+    pub(in crate::core) fn discover_first(&mut self, id: PeerId, instance: InstanceId, again: bool) {
+        self.peers.known.get_mut(&id).expect("its instance lives").opening = Opening::DiscoverFirst { again };
+        self.discover(id, instance, Some(DISCOVER_TIMEOUT.as_millis() as u64));
+    }
+
+    pub(in crate::core) fn discovered_first(
+        &mut self,
+        id: PeerId,
+        instance: InstanceId,
+        again: bool,
+        reply: &Reply<'_>,
+    ) {
+        match read_discovery(reply) {
+            Some(advertised) => self.greeted_stateless_only(id, instance, advertised),
+            None if !again && offers_stateless(reply) => self.discover_first(id, instance, true),
+            None => self.initialize_after(id, instance),
+        }
+    }
+
+    pub(in crate::core) fn initialize_after(&mut self, id: PeerId, instance: InstanceId) {
+        self.peers.known.get_mut(&id).expect("its instance lives").opening = Opening::InitializeAfter;
+        self.ask_initialize(id, instance);
+    }
+
+    /// Only the question for the other era has a deadline: silence is an answer to it, and so is whatever is no answer.
+    pub(in crate::core) fn handshake_unanswered(&mut self, id: PeerId) {
+        let Some(peer) = self.peers.known.get_mut(&id) else { return };
+        let Some(instance) = peer.life.instance() else { return };
+        match std::mem::take(&mut peer.opening) {
+            Opening::DiscoverAfter(refusal) => self.undiscovered(id, instance, refusal),
+            Opening::DiscoverFirst { .. } => self.initialize_after(id, instance),
+            Opening::Initialize | Opening::InitializeAfter => {}
+        }
+    }
+
+    /// A link could not deliver it, or lost its answer.
+    pub(in crate::core) fn undelivered(&mut self, call_id: CallId, fault: Fault) {
+        let handshake = self.peers.calls.get(call_id).filter(|call| call.caller == Caller::Handshake);
+        let Some(id) = handshake.map(|call| call.peer) else { return self.end_call(call_id, Answer::Refused(fault)) };
+        self.take_call(call_id);
+        let Some(peer) = self.peers.known.get_mut(&id) else { return };
+        match peer.opening {
+            Opening::DiscoverFirst { .. } | Opening::DiscoverAfter(_) => self.handshake_unanswered(id),
+            Opening::Initialize | Opening::InitializeAfter => {
+                self.advance(id, Event::HandshakeRefused(fault.message));
+            }
         }
     }
 
@@ -166,6 +236,14 @@ impl Core {
             self.not_spoken(id, peer.server);
         }
     }
+}
+
+/// It refuses the version of the request, and names that very version among those that it speaks.
+fn offers_stateless(reply: &Reply<'_>) -> bool {
+    let Reply::Error { code: UNSUPPORTED_VERSION, raw } = reply else { return false };
+    let supported = raw.member("data").and_then(|data| data.member("supported"));
+    let mut versions = supported.into_iter().flat_map(|list| json::items(list.get().as_bytes())).map_while(Result::ok);
+    versions.any(|version| version.text().is_some_and(|version| version == STATELESS))
 }
 
 fn read_discovery(reply: &Reply<'_>) -> Option<Advertised> {

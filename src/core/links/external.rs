@@ -4,12 +4,12 @@
 //! told to go is gone before the next attempt begins; every attempt that the link begins is told `Up`, `Down` or `Impossible`.
 
 use crate::core::contract::Now;
-use crate::core::hosting::lifecycle::{Action, Event, State, Then};
+use crate::core::hosting::lifecycle::{Action, Event, InstallFault, State, Then};
 use crate::core::links::link::{self, Link, Rules};
 use crate::ids::InstanceId;
-use crate::limits::STOP_GRACE;
+use crate::limits::{INSTALL_TIMEOUT_DEFAULT, STOP_GRACE};
 use crate::model::fault::{Code, Fault, Outcome};
-use crate::model::instance::{Exit, ExitCause, StopSignal};
+use crate::model::instance::{Exit, ExitCause, Packages, StopSignal};
 
 /// What carries the conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +44,11 @@ enum Stage {
     Opening {
         instance: InstanceId,
     },
+    /// A sandbox that fetches its packages, before the one that runs them. The link's own deadline does not hold meanwhile.
+    Installing {
+        instance: InstanceId,
+        until_ms: u64,
+    },
     Greeting {
         instance: InstanceId,
     },
@@ -61,6 +66,9 @@ enum Stage {
     },
 }
 
+/// Why an attempt has failed; `InstallFailed` has told more before.
+const NOT_FETCHED: &str = "its packages could not be fetched";
+
 pub struct ExternalLife {
     link: Link,
     rules: Rules,
@@ -68,6 +76,7 @@ pub struct ExternalLife {
     stage: Stage,
     /// When the link wants to hear of the time.
     due_ms: Option<u64>,
+    packages: Packages,
     /// What those are told who want to use it while it is given up.
     refusal: Option<Fault>,
     /// The same in the words of hosted servers.
@@ -77,7 +86,16 @@ pub struct ExternalLife {
 impl ExternalLife {
     pub fn new(enabled: bool, rules: Rules, carrier: Carrier) -> ExternalLife {
         let link = Link::new(enabled);
-        ExternalLife { link, rules, carrier, stage: Stage::None, due_ms: None, refusal: None, shown: State::Down }
+        ExternalLife {
+            link,
+            rules,
+            carrier,
+            stage: Stage::None,
+            due_ms: None,
+            packages: Packages::AsKept,
+            refusal: None,
+            shown: State::Down,
+        }
     }
 
     pub fn state(&self) -> &State {
@@ -159,11 +177,14 @@ impl ExternalLife {
             Event::Link(event) => self.linked(event, now_ms, &mut out),
             Event::Slot { instance } => self.opened(instance, &mut out),
             Event::Launched => self.launched(&mut out),
+            Event::InstallBegun => self.install_begun(now_ms, &mut out),
             Event::LaunchFailed(fault) => self.over(fault.message, now_ms, &mut out),
             Event::Greeted => self.greeted(now_ms, &mut out),
             Event::HandshakeRefused(why) => self.put_down(why, now_ms, &mut out),
             Event::Silent => {
-                out.push(Action::FailInFlight);
+                if matches!(self.stage, Stage::Up { .. }) {
+                    out.push(Action::FailInFlight);
+                }
                 self.put_down("it answers neither ping nor tools/list".to_string(), now_ms, &mut out);
             }
             Event::StdoutClosed => self.muted(&mut out),
@@ -181,6 +202,7 @@ impl ExternalLife {
             LinkEvent::Use => self.tell(link::Event::Use, now_ms, out),
             LinkEvent::Changed(rules) => {
                 self.rules = rules;
+                self.packages = Packages::AsKept;
                 self.tell(link::Event::Changed, now_ms, out);
             }
             LinkEvent::Enable => self.tell(link::Event::Enable, now_ms, out),
@@ -188,8 +210,8 @@ impl ExternalLife {
             LinkEvent::Lost(why) => self.over(why, now_ms, out),
             LinkEvent::Impossible(fault) => {
                 let why = fault.message.clone();
-                self.refusal = Some(fault);
-                self.leave_instance(out);
+                self.leave_instance(now_ms, out);
+                self.refusal = Some(fault.outcome(Outcome::NotSent));
                 if let Some(attempt) = self.link.attempt() {
                     self.tell(link::Event::Impossible { attempt, why }, now_ms, out);
                 }
@@ -222,7 +244,12 @@ impl ExternalLife {
         self.refusal = None;
         match &mut self.stage {
             Stage::Closing { next, .. } => *next = true,
-            Stage::None | Stage::Asked | Stage::Opening { .. } | Stage::Greeting { .. } | Stage::Up { .. } => {
+            Stage::None
+            | Stage::Asked
+            | Stage::Opening { .. }
+            | Stage::Installing { .. }
+            | Stage::Greeting { .. }
+            | Stage::Up { .. } => {
                 self.stage = Stage::Asked;
                 out.push(match self.carrier {
                     Carrier::Network => Action::Open,
@@ -237,7 +264,7 @@ impl ExternalLife {
             self.stage = Stage::Opening { instance };
             out.push(match self.carrier {
                 Carrier::Network => Action::Connect { instance },
-                Carrier::Sandbox => Action::Launch { instance },
+                Carrier::Sandbox => Action::Launch { instance, packages: self.packages },
             });
         }
     }
@@ -255,16 +282,41 @@ impl ExternalLife {
                 });
                 self.stage = Stage::Closing { instance, launched: true, kill_at_ms, next };
             }
-            Stage::None | Stage::Asked | Stage::Greeting { .. } | Stage::Up { .. } => {}
+            Stage::None | Stage::Asked | Stage::Installing { .. } | Stage::Greeting { .. } | Stage::Up { .. } => {}
         }
     }
 
     fn greeted(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         if let (Stage::Greeting { instance }, Some(attempt)) = (self.stage, self.link.attempt()) {
             self.stage = Stage::Up { instance };
+            self.packages = Packages::AsKept;
             out.push(Action::Watch { instance });
             self.tell(link::Event::Up { attempt }, now_ms, out);
         }
+    }
+
+    // --- its packages -----------------------------------------------------------------------------------------------
+
+    fn install_begun(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        match self.stage {
+            Stage::Opening { instance } => {
+                let until_ms = now_ms + INSTALL_TIMEOUT_DEFAULT.as_millis() as u64;
+                self.stage = Stage::Installing { instance, until_ms };
+                out.push(Action::Installing { instance });
+            }
+            // Whatever it is, it was told to go.
+            Stage::Closing { .. } => self.launched(out),
+            Stage::None | Stage::Asked | Stage::Installing { .. } | Stage::Greeting { .. } | Stage::Up { .. } => {}
+        }
+    }
+
+    /// The attempt goes on with the program itself, and has all its time for that.
+    fn installed(&mut self, instance: InstanceId, now_ms: u64, out: &mut Vec<Action>) {
+        self.packages = Packages::Fetched;
+        self.stage = Stage::None;
+        out.extend([Action::Installed, Action::Discard { instance }]);
+        self.due_ms = Some(now_ms + self.rules.startup_ms);
+        self.ask(out);
     }
 
     // --- its end ----------------------------------------------------------------------------------------------------
@@ -273,7 +325,10 @@ impl ExternalLife {
     fn over(&mut self, why: String, now_ms: u64, out: &mut Vec<Action>) {
         let attempt = self.link.attempt();
         match self.stage {
-            Stage::Opening { instance } | Stage::Greeting { instance } | Stage::Up { instance } => {
+            Stage::Opening { instance }
+            | Stage::Installing { instance, .. }
+            | Stage::Greeting { instance }
+            | Stage::Up { instance } => {
                 self.stage = Stage::None;
                 out.push(Action::Discard { instance });
                 if let Some(attempt) = attempt {
@@ -286,6 +341,17 @@ impl ExternalLife {
     }
 
     fn exited(&mut self, exit: Exit, now_ms: u64, out: &mut Vec<Action>) {
+        if let Stage::Installing { instance, .. } = self.stage {
+            if exit.cause == ExitCause::Code(0) {
+                return self.installed(instance, now_ms, out);
+            }
+            out.push(Action::InstallFailed { instance, cause: InstallFault::Exited(exit) });
+            return self.over(NOT_FETCHED.to_string(), now_ms, out);
+        }
+        if let (Stage::Greeting { .. }, Packages::AsKept) = (self.stage, self.packages) {
+            // What an earlier life has fetched may not be whole any more.
+            self.packages = Packages::Doubtful;
+        }
         if let Stage::Opening { instance } | Stage::Greeting { instance } | Stage::Up { instance } = self.stage {
             out.push(Action::Crashed { instance, exit });
         }
@@ -312,14 +378,18 @@ impl ExternalLife {
     }
 
     fn close(&mut self, now_ms: u64, out: &mut Vec<Action>) {
-        let (instance, launched) = match self.stage {
-            Stage::None | Stage::Closing { .. } => return,
+        let (instance, launched) = match &mut self.stage {
+            Stage::None => return,
+            // The attempt that waits for its end is over too.
+            Stage::Closing { next, .. } => return *next = false,
             Stage::Asked => {
                 self.stage = Stage::None;
                 return;
             }
-            Stage::Opening { instance } => (instance, false),
-            Stage::Greeting { instance } | Stage::Up { instance } => (instance, true),
+            Stage::Opening { instance } => (*instance, false),
+            Stage::Installing { instance, .. } | Stage::Greeting { instance } | Stage::Up { instance } => {
+                (*instance, true)
+            }
         };
         match self.carrier {
             Carrier::Network => {
@@ -336,11 +406,17 @@ impl ExternalLife {
         }
     }
 
-    /// Of an instance that was only numbered: nothing of it has been started.
-    fn leave_instance(&mut self, out: &mut Vec<Action>) {
-        if let Stage::Opening { instance } = self.stage {
-            self.stage = Stage::None;
-            out.push(Action::Discard { instance });
+    /// Of an instance that was only numbered nothing has been started; any other is closed.
+    fn leave_instance(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        match self.stage {
+            Stage::Opening { instance } => {
+                self.stage = Stage::None;
+                out.push(Action::Discard { instance });
+            }
+            Stage::Installing { .. } | Stage::Greeting { .. } | Stage::Up { .. } | Stage::Asked => {
+                self.close(now_ms, out)
+            }
+            Stage::None | Stage::Closing { .. } => {}
         }
     }
 
@@ -372,6 +448,14 @@ impl ExternalLife {
         {
             self.kill(out);
         }
+        if let Stage::Installing { instance, until_ms } = self.stage {
+            if until_ms <= now_ms {
+                let after_ms = INSTALL_TIMEOUT_DEFAULT.as_millis() as u64;
+                out.push(Action::InstallFailed { instance, cause: InstallFault::TooSlow { after_ms } });
+                self.put_down(NOT_FETCHED.to_string(), now_ms, out);
+            }
+            return;
+        }
         if self.due_ms.is_some_and(|at_ms| at_ms <= now_ms) {
             self.tell(link::Event::Elapsed, now_ms, out);
         }
@@ -379,6 +463,7 @@ impl ExternalLife {
 
     fn deadline_ms(&self) -> Option<u64> {
         let kill_at_ms = match self.stage {
+            Stage::Installing { until_ms, .. } => return Some(until_ms),
             Stage::Closing { kill_at_ms, .. } => kill_at_ms,
             Stage::None | Stage::Asked | Stage::Opening { .. } | Stage::Greeting { .. } | Stage::Up { .. } => None,
         };
@@ -401,6 +486,7 @@ impl ExternalLife {
             Stage::None => waiting,
             Stage::Asked => State::Due,
             Stage::Opening { instance } => State::Launching { instance },
+            Stage::Installing { instance, .. } => State::Installing { instance },
             Stage::Greeting { instance } => State::Greeting { instance },
             Stage::Up { instance } => {
                 State::Ready { instance, since_ms: self.link.connected_since_ms().unwrap_or_default() }
@@ -414,3 +500,6 @@ impl ExternalLife {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

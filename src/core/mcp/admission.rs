@@ -8,14 +8,16 @@ use crate::core::Core;
 use crate::core::clients::parked::WaitOn;
 use crate::core::contract::Output;
 use crate::core::effects::Timer;
+use crate::core::mcp::endpoint::McpEndpoint;
 use crate::core::mcp::event_log::EventLog;
 use crate::core::mcp::sessions::{Abilities, Listening, PendingPost, Session};
 use crate::core::mcp::wording::{INVALID_PARAMS, fault_message, rpc_error};
 use crate::core::peers::calls::Stage;
+use crate::core::projects::records::CallEnd;
 use crate::ids::{CallId, ConnId, PostId, ServerId, SessionId};
 use crate::limits::SESSION_IDLE;
 use crate::model::fault::{Code, Fault, Outcome};
-use crate::model::principal::Principal;
+use crate::model::principal::{Limits, Principal};
 use crate::model::protocol::Version;
 use crate::shares::{Owner, Resource, Short};
 use crate::wire::json::{Json, JsonBuf};
@@ -28,7 +30,7 @@ use std::sync::Arc;
 pub(in crate::core) struct Greeting {
     id: JsonBuf,
     owner: Arc<str>,
-    sees: Arc<[String]>,
+    sees: Limits,
     version: Version,
     abilities: Abilities,
     takes: Takes,
@@ -39,7 +41,7 @@ impl Core {
         &mut self,
         conn: ConnId,
         who: &Principal,
-        target: Option<ServerId>,
+        target: McpEndpoint,
         id: Json<'_>,
         params: Option<Json<'_>>,
         takes: Takes,
@@ -49,9 +51,11 @@ impl Core {
             Err(message) => return self.message(conn, 200, None, rpc_error(id.get(), INVALID_PARAMS, &message)),
         };
         match target {
-            None => self.welcome(conn, None, greeting),
-            Some(server) if self.main_of(server).advertised.is_some() => self.welcome(conn, target, greeting),
-            Some(server) => {
+            McpEndpoint::All | McpEndpoint::Project(_) => self.welcome(conn, target, greeting),
+            McpEndpoint::Server(server) if self.main_of(server).advertised.is_some() => {
+                self.welcome(conn, target, greeting);
+            }
+            McpEndpoint::Server(server) => {
                 let main = self.main_of(server);
                 let deadline_ms = self.effects.now.mono_ms + main.definition.startup_timeout_ms;
                 if let Err(fault) = main.admits(deadline_ms, self.effects.now) {
@@ -69,7 +73,7 @@ impl Core {
         self.clients.parked.release(conn);
         self.effects.deadlines.cancel(Timer::Client(conn));
         match self.with_main(server) {
-            Some((_, main)) if main.advertised.is_some() => self.welcome(conn, Some(server), greeting),
+            Some((_, main)) if main.advertised.is_some() => self.welcome(conn, McpEndpoint::Server(server), greeting),
             Some((known, main)) => {
                 let why = main.last_error.clone().unwrap_or_else(|| "it is not ready yet".to_string());
                 let message = format!("{} cannot be used now: {why}", known.definition.name);
@@ -84,14 +88,14 @@ impl Core {
         }
     }
 
-    fn welcome(&mut self, conn: ConnId, server: Option<ServerId>, greeting: Greeting) {
-        let advertised = match server {
+    fn welcome(&mut self, conn: ConnId, at: McpEndpoint, greeting: Greeting) {
+        let advertised = match at.server() {
             Some(id) => self.main_of(id).advertised.clone().expect("looked at before"),
             None => self.own_advertised(),
         };
         let result = advertised.initialize_result(greeting.version);
         let message = jsonrpc::result(greeting.id.get(), result.as_bytes());
-        let session = match self.open_session(server, &greeting) {
+        let session = match self.open_session(at, &greeting) {
             Ok(session) => session,
             Err(fault) => return self.refuse_message(conn, Some(greeting.id.as_json()), &fault),
         };
@@ -107,20 +111,17 @@ impl Core {
     }
 
     /// At a server that is not shared the session gets an instance of its own, which starts meanwhile.
-    pub(in crate::core) fn open_session(
-        &mut self,
-        at: Option<ServerId>,
-        greeting: &Greeting,
-    ) -> Result<SessionId, Fault> {
+    pub(in crate::core) fn open_session(&mut self, at: McpEndpoint, greeting: &Greeting) -> Result<SessionId, Fault> {
         self.make_session_room(&greeting.owner)?;
         let id = SessionId(self.effects.entropy.uuid());
+        let server = at.server();
         self.mcp.sessions.insert(Session {
             id,
             endpoint: at,
             peer: None,
             private: BTreeMap::new(),
             owner: Arc::clone(&greeting.owner),
-            sees: Arc::clone(&greeting.sees),
+            sees: greeting.sees.clone(),
             version: greeting.version,
             abilities: greeting.abilities,
             level: None,
@@ -135,7 +136,7 @@ impl Core {
             old_stream: false,
         });
         self.effects.deadlines.set(Timer::Session(id), self.effects.now.mono_ms + SESSION_IDLE.as_millis() as u64);
-        if let Some(server) = at {
+        if let Some(server) = server {
             match self.serving(id, server) {
                 Ok(serving) => self.mcp.sessions.get_mut(id).expect("just opened").peer = Some(serving),
                 Err(fault) => {
@@ -191,7 +192,11 @@ impl Core {
         let (waiting, sent): (Vec<_>, Vec<_>) = calls.partition(|(_, outcome)| *outcome == Outcome::NotSent);
         // Those that wait first: else the place of one that was sent would be given to them.
         for (call, outcome) in waiting.into_iter().chain(sent) {
-            let forwarded = self.take_forwarded(call);
+            let mut forwarded = self.take_forwarded(call);
+            if let Some(forwarded) = &mut forwarded {
+                let fault = forwarded.after_rounds(ended.clone().outcome(outcome));
+                self.record_forwarded(forwarded, CallEnd::Fault(&fault));
+            }
             self.abandon_call(call, Some(id), "the session has ended");
             if let Some(forwarded) = forwarded {
                 let fault = forwarded.after_rounds(ended.clone().outcome(outcome));
@@ -232,7 +237,7 @@ impl Core {
                 self.unsubscribe_if_last(main, &uri);
             }
         }
-        self.end_listening(|listening| listening.server == Some(server));
+        self.end_listening(|listening| listening.at == McpEndpoint::Server(server));
     }
 
     /// A token was revoked: whoever used it hears nothing more.
@@ -270,7 +275,7 @@ impl Greeting {
         Greeting {
             id: Json::NULL.kept(),
             owner: Arc::clone(&who.name),
-            sees: Arc::clone(&who.servers),
+            sees: who.limits.clone(),
             version: Version::NEWEST,
             abilities: Abilities::default(),
             takes,

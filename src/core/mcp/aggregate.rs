@@ -1,24 +1,36 @@
-//! The endpoint that offers all servers at once. Items are named `<server><separator><name>`, a list is put together from what
+//! The endpoints that offer several servers at once: all, or those of a project. Items are named `<server><separator><name>`, a list is put together from what
 //! each server's part of it was made into when it came (`listings.rs`), and a request goes to the server that its name begins
 //! with. Owns that naming; never waits for a server to make a list, and never copies one, so one that is dead, hung or large
 //! costs the others nothing.
 
 use crate::core::Core;
+use crate::core::mcp::endpoint::McpEndpoint;
+use crate::core::mcp::era::stateless::OwnedRequest;
 use crate::core::mcp::sessions::RequestKind;
 use crate::core::mcp::wording::{INVALID_PARAMS, METHOD_NOT_FOUND, fault_message, rpc_error, stateless_status};
 use crate::core::peers::listings::Listing;
 use crate::core::peers::peer::Advertised;
+use crate::core::projects::records::{CallDraft, CallEnd};
+use crate::core::projects::waits::{Awaited, WaitingRequest};
 use crate::core::servers::server::Server;
 use crate::ids::{PostId, ServerId, SessionId};
 use crate::limits::{LIST_PAGE_MAX, NAME_MAX, STREAM_BACKLOG_MAX};
-use crate::model::principal::Principal;
+use crate::model::fault::{Code, Fault};
+use crate::model::principal::Limits;
 use crate::wire::backlog::Shared;
 use crate::wire::json::{Item, Json, JsonBuf};
 use crate::wire::jsonrpc;
 use serde_json::json;
 use std::borrow::Cow;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
+
+/// May a request still wait for links to come up?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::core) enum Patience {
+    Left,
+    Over,
+}
 
 impl Core {
     pub(in crate::core) fn own_advertised(&self) -> Advertised {
@@ -40,15 +52,28 @@ impl Core {
         id: Json<'_>,
         method: &str,
         params: Option<Json<'_>>,
+        patience: Patience,
     ) {
-        let Some(sees) = self.mcp.sessions.get(session).map(|session| session.sees.clone()) else { return };
+        let Some(known) = self.mcp.sessions.get(session) else { return };
+        let (at, sees) = (known.endpoint.clone(), known.sees.clone());
+        let waiting = || WaitingRequest::of_session(session, id, method, params);
         if let Some(list) = Listing::ALL.into_iter().find(|list| list.method() == method) {
-            return self.finish_list(post, id, list, &sees, params, "");
+            if patience == Patience::Left && self.begin_links(&at, list, params) {
+                return self.wait_for_links(post, &at, Awaited::List(list), waiting());
+            }
+            return self.finish_list(post, id, list, (&at, &sees), params, "");
         }
-        let (server, params) = match self.addressed(method, params, &sees) {
+        let (server, params) = match self.addressed(method, params, &at, &sees) {
             Ok(found) => found,
-            Err((code, message)) => return self.finish(post, None, 200, rpc_error(id.get(), code, &message)),
+            Err((code, message)) => {
+                let draft = self.draft_of_session(session, method, params);
+                self.record_unaddressed(draft, &message);
+                return self.finish(post, None, 200, rpc_error(id.get(), code, &message));
+            }
         };
+        if patience == Patience::Left && self.begin_link(server) {
+            return self.wait_for_links(post, &at, Awaited::Link(server), waiting());
+        }
         let peer = match self.serving(session, server) {
             Ok(peer) => peer,
             Err(fault) => return self.finish(post, None, 200, fault_message(id.get(), &fault)),
@@ -61,32 +86,54 @@ impl Core {
         }
     }
 
-    /// For a client without a session. `Ok`: the server to ask, and the params for it.
+    /// As above, of a client without a session.
     pub(in crate::core) fn aggregate_stateless(
         &mut self,
         post: PostId,
-        who: &Principal,
-        id: Json<'_>,
-        method: &str,
-        params: Json<'_>,
-    ) -> Option<(ServerId, JsonBuf)> {
-        if method == "server/discover" {
+        at: &McpEndpoint,
+        sees: &Limits,
+        request: OwnedRequest,
+        patience: Patience,
+    ) {
+        let (id, params) = (request.id.as_json(), request.params.as_json());
+        if request.method == "server/discover" {
             let result = self.own_advertised().discover_result();
-            self.finish(post, None, 200, jsonrpc::result(id.get(), result.as_bytes()));
-            return None;
+            return self.finish(post, None, 200, jsonrpc::result(id.get(), result.as_bytes()));
         }
-        if let Some(list) = Listing::ALL.into_iter().find(|list| list.method() == method) {
-            let hints = r#""resultType":"complete","ttlMs":0,"cacheScope":"private","#;
-            self.finish_list(post, id, list, &who.servers, Some(params), hints);
-            return None;
-        }
-        match self.addressed(method, Some(params), &who.servers) {
-            Ok(found) => Some(found),
-            Err((code, message)) => {
-                let status = stateless_status(code);
-                self.finish(post, None, status, rpc_error(id.get(), code, &message));
-                None
+        if let Some(list) = Listing::ALL.into_iter().find(|list| list.method() == request.method) {
+            if patience == Patience::Left && self.begin_links(at, list, Some(params)) {
+                let waiting = WaitingRequest::Stateless { sees: sees.clone(), request };
+                return self.wait_for_links(post, at, Awaited::List(list), waiting);
             }
+            let hints = r#""resultType":"complete","ttlMs":0,"cacheScope":"private","#;
+            return self.finish_list(post, id, list, (at, sees), Some(params), hints);
+        }
+        let (server, params) = match self.addressed(&request.method, Some(params), at, sees) {
+            Ok(found) => found,
+            Err((code, why)) => {
+                let message = rpc_error(id.get(), code, &why);
+                if let (McpEndpoint::Project(project), "tools/call") = (at, &*request.method) {
+                    let draft = self.draft_params(project, &request.owner, Some(params));
+                    self.record_unaddressed(draft.map(Box::new), &why);
+                }
+                return self.finish(post, None, stateless_status(code), message);
+            }
+        };
+        if patience == Patience::Left && self.begin_link(server) {
+            let waiting = WaitingRequest::Stateless { sees: sees.clone(), request };
+            return self.wait_for_links(post, at, Awaited::Link(server), waiting);
+        }
+        let project = match at {
+            McpEndpoint::Project(project) => Some(project.clone()),
+            McpEndpoint::All | McpEndpoint::Server(_) => None,
+        };
+        self.serve_stateless(server, post, OwnedRequest { params, project, ..request });
+    }
+
+    /// No server of the project has it.
+    fn record_unaddressed(&mut self, draft: Option<Box<CallDraft>>, why: &str) {
+        if let Some(draft) = draft {
+            self.record_call(*draft, None, CallEnd::Fault(&Fault::new(Code::ToolNotFound, why)));
         }
     }
 
@@ -96,7 +143,7 @@ impl Core {
         post: PostId,
         id: Json<'_>,
         list: Listing,
-        sees: &[String],
+        offered: (&McpEndpoint, &Limits),
         params: Option<Json<'_>>,
         hints: &str,
     ) {
@@ -105,7 +152,7 @@ impl Core {
             Err(message) => return self.finish(post, None, 200, rpc_error(id.get(), INVALID_PARAMS, &message)),
         };
         let most = if self.is_streamed(post) { STREAM_BACKLOG_MAX } else { LIST_PAGE_MAX };
-        let (items, last) = self.joint_page(list, sees, after.as_deref(), most);
+        let (items, last) = self.joint_page(list, offered, after.as_deref(), most);
         let next = last.map_or(String::new(), |last| format!(r#","nextCursor":{}"#, json!(last)));
         let before = format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{{hints}"{}":["#, id.get(), list.keys().0);
         self.finish_shared(post, before, items, format!("]{next}}}}}"));
@@ -115,12 +162,12 @@ impl Core {
     fn joint_page(
         &self,
         list: Listing,
-        sees: &[String],
+        (at, sees): (&McpEndpoint, &Limits),
         after: Option<&str>,
         most: usize,
     ) -> (Vec<Shared>, Option<String>) {
         let (mut items, mut bytes, mut last) = (Vec::new(), 0, "");
-        for server in self.visible(sees) {
+        for server in self.visible(at, sees).into_iter().filter(|server| server.offered) {
             let name = &server.definition.name;
             let Some(joint) =
                 self.peers.known[&server.main].list(list).joint.as_ref().filter(|joint| !joint.is_empty())
@@ -140,25 +187,13 @@ impl Core {
         (items, None)
     }
 
-    /// By name. A server that is stopped offers nothing; one that is coming back offers what it did before.
-    fn visible(&self, sees: &[String]) -> Vec<&Server> {
-        let offers = |server: &&Server| server.removing.is_none() && server.desired_up;
-        let found = |id: &ServerId| self.servers.known.get(id).filter(offers);
-        match sees {
-            [] => self.servers.names.values().filter_map(found).collect(),
-            _ => {
-                let sees: BTreeSet<&String> = sees.iter().collect();
-                sees.into_iter().filter_map(|name| self.servers.names.get(name)).filter_map(found).collect()
-            }
-        }
-    }
-
     /// The server that a request is for, and its params with the name as that server knows it.
     fn addressed(
         &self,
         method: &str,
         params: Option<Json<'_>>,
-        sees: &[String],
+        at: &McpEndpoint,
+        sees: &Limits,
     ) -> Result<(ServerId, JsonBuf), (i64, String)> {
         let params = params.ok_or((INVALID_PARAMS, "params: are required".to_string()))?;
         let (holder, key) = match method {
@@ -177,8 +212,8 @@ impl Core {
             return Err((INVALID_PARAMS, format!("{key}: expected a string")));
         };
         let (server, rest) = match key {
-            "uri" => self.resource_at(&text, sees),
-            _ => self.named(&text, &self.settings.separator, sees).ok_or_else(|| {
+            "uri" => self.resource_at(&text, at, sees),
+            _ => self.named(&text, &self.settings.separator, (at, sees)).ok_or_else(|| {
                 let separator = &self.settings.separator;
                 format!("{key}: no server here has {text}; names are <server>{separator}<name>")
             }),
@@ -192,9 +227,9 @@ impl Core {
     }
 
     /// The server whose name a longer name begins with, and the rest of it.
-    fn named(&self, text: &str, separator: &str, sees: &[String]) -> Option<(ServerId, String)> {
+    fn named(&self, text: &str, separator: &str, (at, sees): (&McpEndpoint, &Limits)) -> Option<(ServerId, String)> {
         let rest_of = |name: &str| text.strip_prefix(name)?.strip_prefix(separator).map(str::to_string);
-        let visible = self.visible(sees).into_iter();
+        let visible = self.visible(at, sees).into_iter();
         let found = visible.filter_map(|server| Some((server, rest_of(&server.definition.name)?)));
         // The longest: with a separator that names may contain, one name can begin another.
         let (server, rest) = found.max_by_key(|(server, _)| server.definition.name.len())?;
@@ -203,15 +238,20 @@ impl Core {
 
     /// The server that has a resource, and its own URI there. Tools hand out URIs as their server knows them, so one
     /// without a server's name is understood too, as long as a single server lists it.
-    pub(in crate::core) fn resource_at(&self, text: &str, sees: &[String]) -> Result<(ServerId, String), String> {
+    pub(in crate::core) fn resource_at(
+        &self,
+        text: &str,
+        at: &McpEndpoint,
+        sees: &Limits,
+    ) -> Result<(ServerId, String), String> {
         let separator = &self.settings.separator;
-        let named = self.named(text, JOINT_URI, sees).or_else(|| self.named(text, separator, sees));
+        let named = self.named(text, JOINT_URI, (at, sees)).or_else(|| self.named(text, separator, (at, sees)));
         // Before any list: else a server could list what is another's. But one named `file` does not have all files.
         if let Some((server, rest)) = named.as_ref().filter(|(_, rest)| has_scheme(rest)) {
             return Ok((*server, rest.clone()));
         }
         let lists = |server: &&Server| self.peers.known[&server.main].resource_uris.contains(text);
-        let having: Vec<&Server> = self.visible(sees).into_iter().filter(lists).collect();
+        let having: Vec<&Server> = self.visible(at, sees).into_iter().filter(lists).collect();
         match (&having[..], named) {
             ([server], _) => Ok((server.id, text.to_string())),
             (_, Some(found)) => Ok(found),
@@ -248,8 +288,8 @@ pub(in crate::core) fn joint_prefix(list: Listing, server: &str, separator: &str
     }
 }
 
-/// The URIs of a list of resources.
-pub(in crate::core) fn resource_uris(items: &[Item<'_>]) -> HashSet<String> {
+/// The names of tools, or the URIs of resources.
+pub(in crate::core) fn names_of(items: &[Item<'_>]) -> HashSet<String> {
     items.iter().filter_map(|item| item.named?.text().map(Cow::into_owned)).collect()
 }
 
@@ -293,7 +333,7 @@ mod tests {
         let items = json::named_items(text.as_bytes(), "tools", "name", 9).unwrap();
         let expected = r#",{"x": {"name":1.0e2} , "name" : "time:aé\"b","y":[ 1 ]},{"name":"time:t"}"#;
         assert_eq!(String::from_utf8(prefixed(&items, "time:")).unwrap(), expected);
-        assert_eq!(resource_uris(&items), HashSet::from(["aé\"b".to_string(), "t".to_string()]));
+        assert_eq!(names_of(&items), HashSet::from(["aé\"b".to_string(), "t".to_string()]));
         assert_eq!(prefixed(&[], "x"), b"");
     }
 }

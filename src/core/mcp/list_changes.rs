@@ -1,20 +1,26 @@
 //! Who hears that a list of a server has changed, and how often. Those who use one server hear of each list that was fetched
-//! and is different (`listings.rs` fetches them no more often than is good for anybody); those who see all servers at once
+//! and is different (`listings.rs` fetches them no more often than is good for anybody); those who see several servers at once
 //! hear of the first change at once and of all that follow once in a while. Invariant: nobody hears of a server that it does
 //! not see, and whoever sees one hears of its last change.
 
 use crate::core::Core;
 use crate::core::effects::Timer;
+use crate::core::links::link::Status;
+use crate::core::mcp::endpoint::McpEndpoint;
 use crate::core::mcp::era::stateless::Support;
 use crate::core::mcp::sessions::Listening;
+use crate::core::peers::life::Life;
 use crate::core::peers::listings::Listing;
 use crate::core::peers::peer::Role;
+use crate::core::servers::server::Origin;
 use crate::ids::{PeerId, ServerId};
 use crate::limits::LIST_PAUSE;
+use crate::model::external::ProjectId;
+use crate::model::principal::Limits;
 use crate::wire::jsonrpc;
 use std::collections::BTreeSet;
 
-/// What those who see all servers at once have not been told yet.
+/// What those who see several servers at once have not been told yet.
 #[derive(Default)]
 pub(in crate::core) struct JointNews {
     tools: Untold,
@@ -26,8 +32,26 @@ pub(in crate::core) struct JointNews {
 struct Untold {
     /// Nobody hears more before.
     quiet_until_ms: u64,
-    /// The names of the servers whose list has changed meanwhile.
-    servers: BTreeSet<String>,
+    /// The servers whose list has changed meanwhile.
+    servers: BTreeSet<Changed>,
+}
+
+/// As far as it decides who hears of it.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Changed {
+    name: String,
+    project: Option<ProjectId>,
+    origin: Origin,
+}
+
+impl Changed {
+    fn concerns(&self, at: &McpEndpoint, sees: &Limits) -> bool {
+        match (at, self.origin) {
+            (McpEndpoint::Server(_), _) | (McpEndpoint::All, Origin::Project(_)) => false,
+            (McpEndpoint::All, Origin::Registered) => sees.allow_server(&self.name, self.project.as_ref()),
+            (McpEndpoint::Project(project), _) => self.project.as_ref() == Some(project) && sees.allow_project(project),
+        }
+    }
 }
 
 impl JointNews {
@@ -57,15 +81,18 @@ impl Core {
         }
         self.aggregate_changed(id, list);
         if let Some(of) = listeners_of {
-            self.tell_listeners(list, |listening| listening.server == Some(of));
+            self.tell_listeners(list, |listening| listening.at == McpEndpoint::Server(of));
         }
     }
 
-    /// For those who see all servers at once: they are offered what the main peers have.
+    /// For those who see several servers at once: they are offered what the main peers have.
     pub(in crate::core) fn aggregate_changed(&mut self, id: PeerId, list: Listing) {
         let Some(main) = self.peers.known.get(&id).filter(|peer| peer.role == Role::Main) else { return };
+        let Some(server) = self.servers.known.get(&main.server) else { return };
+        let (name, project) = (main.definition.name.clone(), self.project_of(server.id).cloned());
+        let changed = Changed { name, project, origin: server.origin };
         let untold = self.mcp.joint_news.of(list);
-        untold.servers.insert(main.definition.name.clone());
+        untold.servers.insert(changed);
         match untold.quiet_until_ms {
             until_ms if until_ms > self.effects.now.mono_ms => {
                 self.effects.deadlines.set(Timer::JointList(list.told_as()), until_ms)
@@ -82,11 +109,27 @@ impl Core {
             return;
         }
         untold.quiet_until_ms = self.effects.now.mono_ms + LIST_PAUSE.as_millis() as u64;
-        let sees_one = |sees: &[String]| sees.is_empty() || sees.iter().any(|name| servers.contains(name));
-        for session in self.mcp.sessions.sorted(|session| session.endpoint.is_none() && sees_one(&session.sees)) {
+        let sees_one = |at: &McpEndpoint, sees: &Limits| servers.iter().any(|changed| changed.concerns(at, sees));
+        for session in self.mcp.sessions.sorted(|session| sees_one(&session.endpoint, &session.sees)) {
             self.tell_session(session, jsonrpc::message(list.changed(), None));
         }
-        self.tell_listeners(list, |listening| listening.server.is_none() && sees_one(&listening.sees));
+        self.tell_listeners(list, |listening| sees_one(&listening.at, &listening.sees));
+    }
+
+    /// The link to an external server is up, or given up: what it offers comes or goes with it. One that is being connected
+    /// is as it was, so that whoever asks for a list that it is not in hears of nothing.
+    pub(in crate::core) fn follow_offer(&mut self, id: ServerId) {
+        let Some((server, main)) = self.with_main(id) else { return };
+        let Life::External(life) = &main.life else { return };
+        let offered = match life.link_status() {
+            Status::Idle | Status::Connected | Status::Reconnecting => true,
+            Status::CircuitOpen | Status::Failed | Status::Disabled => false,
+            Status::Connecting => return,
+        };
+        if server.offered != offered {
+            self.servers.known.get_mut(&id).expect("just seen").offered = offered;
+            self.offer_changed(id);
+        }
     }
 
     /// A server has come or gone: all it offers has, too.

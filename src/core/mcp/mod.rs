@@ -1,7 +1,9 @@
-//! What MCP clients see: sessions, requests, streams, questions, subscriptions, and the endpoint of all servers at once.
+//! What MCP clients see: sessions, requests, streams, questions, subscriptions, and the endpoints that
+//! offer several servers at once.
 
 pub mod admission;
 pub mod aggregate;
+pub mod endpoint;
 pub mod era;
 pub mod event_log;
 pub mod list_changes;

@@ -203,14 +203,13 @@ impl Core {
         let covers =
             |(of, uri): &(PeerId, String)| *of == id && wire.uri.strip_prefix(uri.as_str()).is_some_and(is_below);
         for session in self.mcp.sessions.sorted(|session| session.subscriptions.iter().any(covers)) {
-            let at_joint = self.mcp.sessions.get(session).is_some_and(|session| session.endpoint.is_none());
+            let at_joint = self.mcp.sessions.get(session).is_some_and(|session| session.endpoint.is_joint());
             let params = json!({ "uri": if at_joint { &joint } else { &wire.uri } }).to_string();
             self.tell_session(session, jsonrpc::message("notifications/resources/updated", Some(&params)));
         }
         for at_joint in [false, true] {
             let uri = if at_joint { &joint } else { &wire.uri };
-            for (post, subscription) in self.listeners(|l| l.server.is_none() == at_joint && l.uris.iter().any(covers))
-            {
+            for (post, subscription) in self.listeners(|l| l.at.is_joint() == at_joint && l.uris.iter().any(covers)) {
                 let params = tagged(&subscription, Some(uri));
                 self.emit(post, jsonrpc::message("notifications/resources/updated", Some(&params)));
             }

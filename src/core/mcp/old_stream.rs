@@ -8,8 +8,9 @@ use crate::core::clients::parked::WaitOn;
 use crate::core::contract::Output;
 use crate::core::effects::Timer;
 use crate::core::mcp::admission::Greeting;
+use crate::core::mcp::endpoint::McpEndpoint;
 use crate::core::mcp::wording::{INVALID_PARAMS, rpc_error};
-use crate::ids::{ConnId, ServerId, SessionId};
+use crate::ids::{ConnId, SessionId};
 use crate::limits::KEEP_ALIVE;
 use crate::model::principal::Principal;
 use crate::model::protocol::Version;
@@ -21,7 +22,7 @@ impl Core {
         &mut self,
         conn: ConnId,
         who: &Principal,
-        target: Option<ServerId>,
+        target: McpEndpoint,
         post_to: &str,
     ) {
         let greeting = Greeting::before_hello(who, Takes::Stream);
@@ -52,8 +53,8 @@ impl Core {
 
     /// The session is there already; what the client declares is noted in it.
     fn old_hello(&mut self, session: SessionId, id: Json<'_>, params: Option<Json<'_>>) {
-        let Some(server) = self.mcp.sessions.get(session).map(|session| session.endpoint) else { return };
-        let advertised = match server {
+        let Some(at) = self.mcp.sessions.get(session).map(|session| &session.endpoint) else { return };
+        let advertised = match at.server() {
             Some(server) => self.with_main(server).and_then(|(_, main)| main.advertised.clone()),
             None => Some(self.own_advertised()),
         };

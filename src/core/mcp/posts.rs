@@ -9,6 +9,8 @@ use crate::core::Core;
 use crate::core::clients::parked::WaitOn;
 use crate::core::contract::Output;
 use crate::core::effects::Timer;
+use crate::core::mcp::aggregate::Patience;
+use crate::core::mcp::endpoint::McpEndpoint;
 use crate::core::mcp::era::params::{Newer, older_result};
 use crate::core::mcp::sessions::{Era, ForwardedRequest, InputRounds, NOBODY, RequestKind};
 use crate::core::mcp::wording::{
@@ -17,12 +19,14 @@ use crate::core::mcp::wording::{
 };
 use crate::core::peers::calls::Caller;
 use crate::core::peers::peer::{Dialect, Role};
+use crate::core::projects::records::{CallDraft, CallEnd, no_answer};
 use crate::ids::EventId;
-use crate::ids::{CallId, ConnId, PeerId, PostId, ServerId, SessionId};
+use crate::ids::{CallId, ConnId, PeerId, PostId, SessionId};
 use crate::limits::{KEEP_ALIVE, SESSION_CALLS_MAX, STREAM_AFTER};
 use crate::model::fault::{Code, Fault};
 use crate::model::principal::Principal;
 use crate::model::protocol::Version;
+use crate::model::tally::MethodClass;
 use crate::shares::{Owner, Resource};
 use crate::wire::json::Json;
 use crate::wire::jsonrpc::{self, Message, Reply};
@@ -31,17 +35,20 @@ use std::sync::Arc;
 
 impl Core {
     pub(in crate::core) fn mcp(&mut self, conn: ConnId, who: &Principal, server: Option<&ServerRef>, ask: McpAsk<'_>) {
-        let target = match server.map(|server| self.find(server, who)).transpose() {
-            Ok(target) => target,
+        let Some(server) = server else { return self.mcp_at(conn, who, McpEndpoint::All, ask) };
+        let id = match self.find(server, who) {
+            Ok(id) => id,
             Err(fault) => return self.refuse_message(conn, None, &fault),
         };
-        if let Some(id) = target
-            && !self.servers.known[&id].definition.stdio_bridge
-        {
+        if !self.servers.known[&id].definition.stdio_bridge {
             let message =
                 format!("{} has no stdio bridge; call it on its own port", self.servers.known[&id].definition.name);
             return self.refuse_message(conn, None, &Fault::new(Code::BridgeDisabled, message));
         }
+        self.mcp_at(conn, who, McpEndpoint::Server(id), ask);
+    }
+
+    pub(in crate::core) fn mcp_at(&mut self, conn: ConnId, who: &Principal, target: McpEndpoint, ask: McpAsk<'_>) {
         match ask {
             McpAsk::Post { session: None, takes, messages, .. } => match messages.first() {
                 Some(Message::Request { id, method, params }) if method == "initialize" && messages.len() == 1 => {
@@ -53,7 +60,7 @@ impl Core {
                 }
             },
             McpAsk::Post { session: Some(session), takes, batch, messages } => {
-                match self.session_of(session, who, target) {
+                match self.session_of(session, who, &target) {
                     Ok(version) if batch && !version.has_batches() => {
                         let message = format!("{} has no batches: send one message at a time", version.wire());
                         self.refuse_message(conn, None, &Fault::new(Code::InvalidRequest, message));
@@ -63,11 +70,11 @@ impl Core {
                 }
             }
             McpAsk::Stateless { request, takes } => self.stateless(conn, who, target, &request, takes),
-            McpAsk::Listen { session, after } => match self.session_of(session, who, target) {
+            McpAsk::Listen { session, after } => match self.session_of(session, who, &target) {
                 Ok(_) => self.listen(conn, session, after),
                 Err(fault) => self.refuse_message(conn, None, &fault),
             },
-            McpAsk::End { session } => match self.session_of(session, who, target) {
+            McpAsk::End { session } => match self.session_of(session, who, &target) {
                 Ok(_) => {
                     self.end_session(session, "its client has ended it");
                     self.effects.outputs.push_back(Output::Answer { conn, answer: Answer::SessionEnded });
@@ -75,17 +82,17 @@ impl Core {
                 Err(fault) => self.refuse_message(conn, None, &fault),
             },
             McpAsk::OldStream { post_to } => self.open_old_stream(conn, who, target, &post_to),
-            McpAsk::OldPost { session, message } => match self.session_of(session, who, target) {
+            McpAsk::OldPost { session, message } => match self.session_of(session, who, &target) {
                 Ok(_) => self.old_post(conn, session, message),
                 Err(fault) => self.refuse_message(conn, None, &fault),
             },
         }
     }
 
-    fn session_of(&mut self, id: SessionId, who: &Principal, target: Option<ServerId>) -> Result<Version, Fault> {
+    fn session_of(&mut self, id: SessionId, who: &Principal, target: &McpEndpoint) -> Result<Version, Fault> {
         let now_ms = self.effects.now.mono_ms;
         let session =
-            self.mcp.sessions.get_mut(id).filter(|session| session.owner == who.name && session.endpoint == target);
+            self.mcp.sessions.get_mut(id).filter(|session| session.owner == who.name && session.endpoint == *target);
         let gone = || Fault::new(Code::NotFound, "there is no such session (any more): initialize again");
         let session = session.ok_or_else(gone)?;
         session.used_ms = now_ms;
@@ -139,7 +146,7 @@ impl Core {
                 let message = format!("Method not found: {method}");
                 self.finish(post, None, 200, rpc_error(id.get(), METHOD_NOT_FOUND, &message));
             }
-            (_, None) => self.aggregate_request(post, session, id, method, params),
+            (_, None) => self.aggregate_request(post, session, id, method, params, Patience::Left),
             ("resources/subscribe" | "resources/unsubscribe", Some(peer)) => {
                 self.subscription(post, session, peer, id, method, params);
             }
@@ -185,11 +192,12 @@ impl Core {
             let fault = Fault::new(Code::QueueFull, "your requests that wait are too large together");
             return self.finish(post, None, 200, fault_message(id.get(), &fault.retry_after_ms(1_000)));
         }
+        let record = self.draft_of_session(session_id, method, params);
         let sent = match &rounds {
             Some(rounds) => self.submit_newer(peer, &owner, &Newer { abilities: &abilities, level }, rounds),
             None => {
                 let mut token = None;
-                let sent = self.submit(peer, Some(&owner), None, Caller::Mcp, |call| {
+                let sent = self.submit(peer, Some(&owner), None, (Caller::Mcp, MethodClass::of(method)), |call| {
                     let (params, own) = minted_token(params, call);
                     token = own;
                     jsonrpc::forwarded(call, method, params.as_deref())
@@ -212,13 +220,33 @@ impl Core {
                     timeout_ms,
                     owner,
                     rounds,
+                    record,
                 };
                 self.insert_forwarded(call, forwarded);
                 self.mcp.sessions.get_mut(session_id).expect("just seen").calls.push(call);
                 self.mcp.posts.get_mut(&post).expect("it asks").calls.push(call);
             }
-            Err(fault) => self.finish(post, None, 200, fault_message(id.get(), &fault)),
+            Err(fault) => {
+                if let Some(draft) = record {
+                    let server = self.peers.known.get(&peer).map(|peer| peer.server);
+                    self.record_call(*draft, server, CallEnd::Fault(&fault));
+                }
+                self.finish(post, None, 200, fault_message(id.get(), &fault));
+            }
         }
+    }
+
+    /// Calls of a project are recorded.
+    pub(in crate::core) fn draft_of_session(
+        &mut self,
+        session: SessionId,
+        method: &str,
+        params: Option<Json<'_>>,
+    ) -> Option<Box<CallDraft>> {
+        let session = self.mcp.sessions.get(session).filter(|_| method == "tools/call")?;
+        let McpEndpoint::Project(project) = &session.endpoint else { return None };
+        let (project, owner) = (project.clone(), Arc::clone(&session.owner));
+        self.draft_params(&project, &owner, params).map(Box::new)
     }
 
     /// Notifications of a client, and its answers to questions.
@@ -245,12 +273,14 @@ impl Core {
             request_id: Json<'a>,
         }
         let Some(wire) = params.and_then(|raw| serde_json::from_str::<Wire<'_>>(raw.get()).ok()) else { return };
-        let Some(session) = self.mcp.sessions.get(session) else { return };
+        let Some(known) = self.mcp.sessions.get(session) else { return };
         let is_it = |call: &&CallId| self.mcp.forwarded.get(call).is_some_and(|e| e.id.get() == wire.request_id.get());
-        let Some(call) = session.calls.iter().find(is_it).copied() else { return };
+        let Some(call) = known.calls.iter().find(is_it).copied() else {
+            return self.cancel_waiting(session, wire.request_id);
+        };
         let post = self.mcp.forwarded[&call].post;
         self.drop_forwarded(call, "the client has cancelled it");
-        self.unanswered(post, call);
+        self.unanswered(post, Some(call));
     }
 
     // --- streams that a client opens ----------------------------------------------------------------------------------
@@ -311,7 +341,10 @@ impl Core {
         {
             return;
         }
-        let Some(forwarded) = forwarded else { return };
+        let Some(mut forwarded) = forwarded else { return };
+        if forwarded.record.is_some() {
+            self.record_forwarded(&mut forwarded, CallEnd::of_reply(reply, &no_answer()));
+        }
         let (status, body) = match (forwarded.era, reply) {
             (Era::Same, Reply::Result(raw)) => {
                 self.settle_subscription(&forwarded);
@@ -337,8 +370,10 @@ impl Core {
     }
 
     pub(in crate::core) fn request_failed(&mut self, call: CallId, fault: &Fault) {
-        let Some(forwarded) = self.take_forwarded(call) else { return };
-        self.settled(call, &forwarded, Settled::fault(&forwarded.after_rounds(fault.clone())));
+        let Some(mut forwarded) = self.take_forwarded(call) else { return };
+        let fault = forwarded.after_rounds(fault.clone());
+        self.record_forwarded(&mut forwarded, CallEnd::Fault(&fault));
+        self.settled(call, &forwarded, Settled::fault(&fault));
     }
 
     fn settled(&mut self, call: CallId, forwarded: &ForwardedRequest, answer: Settled<'_>) {
@@ -388,7 +423,12 @@ impl Core {
 
     /// Nobody waits for it any more: the server is told, and the slot is free.
     pub(in crate::core) fn drop_forwarded(&mut self, call: CallId, why: &str) {
-        let session = self.take_forwarded(call).and_then(|forwarded| forwarded.session);
+        let outcome = self.outcome_of_leaving(call);
+        let mut forwarded = self.take_forwarded(call);
+        if let Some(forwarded) = &mut forwarded {
+            self.record_forwarded(forwarded, CallEnd::Left(outcome));
+        }
+        let session = forwarded.and_then(|forwarded| forwarded.session);
         self.abandon_call(call, session, why);
     }
 

@@ -10,6 +10,7 @@ use crate::ids::{PeerId, PostId, SessionId};
 use crate::limits::{SUBSCRIBED_BYTES_MAX, SUBSCRIBED_BYTES_PER_OWNER, SUBSCRIPTIONS_MAX, TOOL_LIST_TIMEOUT, URI_MAX};
 use crate::model::fault::{Code, Fault};
 use crate::model::protocol::Level;
+use crate::model::tally::MethodClass;
 use crate::wire::json::Json;
 use crate::wire::jsonrpc;
 use serde::Deserialize;
@@ -177,7 +178,9 @@ impl Core {
             return;
         }
         let timeout_ms = Some(TOOL_LIST_TIMEOUT.as_millis() as u64);
-        let sent = self.submit(id, None, timeout_ms, Caller::Own, |call| jsonrpc::own_request(call, method, params));
+        let sent = self.submit(id, None, timeout_ms, (Caller::Own, MethodClass::Other), |call| {
+            jsonrpc::own_request(call, method, params)
+        });
         if let Err(fault) = sent {
             log::debug!("{method} could not be sent: {}", fault.message);
         }

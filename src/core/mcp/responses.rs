@@ -90,9 +90,9 @@ impl Core {
     }
 
     /// A request that was cancelled gets no answer, but the connection that carried it must be told that none comes.
-    pub(in crate::core) fn unanswered(&mut self, id: PostId, call: CallId) {
+    pub(in crate::core) fn unanswered(&mut self, id: PostId, call: Option<CallId>) {
         let Some(post) = self.mcp.posts.get_mut(&id) else { return };
-        post.calls.retain(|other| *other != call);
+        post.calls.retain(|other| Some(*other) != call);
         post.due -= 1;
         if post.due > 0 {
             return;

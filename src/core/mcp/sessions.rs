@@ -2,9 +2,12 @@
 //! its answers go; never decides what a message means. Invariant: a forwarded request belongs to one post, and a post has one
 //! connection or, once its stream has event ids, may wait for another.
 
+use crate::core::mcp::endpoint::McpEndpoint;
 use crate::core::mcp::event_log::EventLog;
+use crate::core::projects::records::CallDraft;
 use crate::ids::{CallId, ConnId, IdMap, InstanceId, PeerId, PostId, ServerId, SessionId};
 use crate::model::fault::{Fault, Outcome};
+use crate::model::principal::Limits;
 use crate::model::protocol::{Level, Version};
 use crate::wire::json::{Json, JsonBuf};
 use serde::Deserialize;
@@ -98,16 +101,16 @@ pub const NOBODY: PostId = PostId(0);
 
 pub struct Session {
     pub id: SessionId,
-    /// Where it was opened; none: the endpoint of all servers.
-    pub endpoint: Option<ServerId>,
+    /// Where it was opened.
+    pub endpoint: McpEndpoint,
     /// Who serves it: the main peer of the server of its endpoint, or one of its own.
     pub peer: Option<PeerId>,
     /// By server: the peer of it that is this session's alone.
     pub private: BTreeMap<ServerId, PeerId>,
     /// Whoever opened it; nobody else is in it.
     pub owner: Arc<str>,
-    /// The servers its owner may see; empty: all.
-    pub sees: Arc<[String]>,
+    /// What its owner may see.
+    pub sees: Limits,
     pub version: Version,
     pub abilities: Abilities,
     pub level: Option<Level>,
@@ -149,9 +152,9 @@ pub struct PendingPost {
 
 /// An open `subscriptions/listen`.
 pub struct Listening {
-    pub server: Option<ServerId>,
+    pub at: McpEndpoint,
     pub owner: Arc<str>,
-    pub sees: Arc<[String]>,
+    pub sees: Limits,
     /// The client's request id, which names the subscription.
     pub id: JsonBuf,
     pub tools: bool,
@@ -179,6 +182,8 @@ pub struct ForwardedRequest {
     pub owner: Arc<str>,
     /// What is sent again, where the server is of the newer era and its client is not.
     pub rounds: Option<Box<InputRounds>>,
+    /// What is recorded of it, if it is a call of a project.
+    pub record: Option<Box<CallDraft>>,
 }
 
 impl ForwardedRequest {
@@ -292,7 +297,7 @@ impl Sessions {
 
     /// Those that were opened at the endpoint of a server.
     pub fn at_endpoint(&self, server: ServerId) -> Vec<SessionId> {
-        self.sorted(|session| session.endpoint == Some(server))
+        self.sorted(|session| session.endpoint == McpEndpoint::Server(server))
     }
 
     pub fn of_peer(&self, peer: PeerId) -> Vec<SessionId> {

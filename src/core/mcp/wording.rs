@@ -144,6 +144,7 @@ fn fault_error(fault: &Fault) -> String {
         | Code::SecretMissing
         | Code::ProviderUnusable
         | Code::QueueFull
+        | Code::RateLimited
         | Code::HeadersTooLarge
         | Code::NotImplemented
         | Code::RestartFailed

@@ -4,18 +4,18 @@
 
 use crate::api::response::Answer;
 use crate::core::clients::log_ring::printable;
+use crate::core::clients::metrics::{outcome_of, outcome_of_reply};
 use crate::core::clients::parked::WaitOn;
 use crate::core::contract::Output;
 use crate::core::effects::Timer;
 use crate::core::hosting::lifecycle::Event;
-use crate::core::links::external::LinkEvent;
 use crate::core::mcp::era::params::{Newer, with_era};
 use crate::core::mcp::era::stateless::Support;
 use crate::core::mcp::sessions::{Abilities, InputRounds};
 use crate::core::mcp::wording::minted_token;
 use crate::core::peers::calls::{self, Call, Caller, Extended, Stage};
 use crate::core::peers::hello::parse_hello;
-use crate::core::peers::peer::{Advertised, Dialect, Hello, Refusal, Role};
+use crate::core::peers::peer::{Advertised, Dialect, Hello, Opening, Refusal, Role};
 use crate::core::peers::queue_room;
 use crate::core::servers::server::{Origin, Server};
 use crate::core::{Core, Phase};
@@ -24,6 +24,7 @@ use crate::limits::{CONTENDED_CALL_GRACE, LINE_MAX, LOG_LINE_MAX, REQUEST_TIMEOU
 use crate::model::fault::{Code, Fault, Outcome};
 use crate::model::log::LogSource;
 use crate::model::principal::Principal;
+use crate::model::tally::{CallOutcome, MethodClass};
 use crate::shares::Short;
 use crate::wire::json::{Json, JsonBuf};
 use crate::wire::jsonrpc::{self, Message, Reply, Torn};
@@ -70,11 +71,9 @@ impl Core {
         params: Option<Json<'_>>,
         timeout_ms: Option<u64>,
     ) -> Result<CallId, Fault> {
-        if self.peers.known[&id].life.begins_with_use() {
-            self.advance(id, Event::Link(LinkEvent::Use));
-        }
         let newer = self.peers.known[&id].dialect == Dialect::Stateless;
-        let (call_id, _) = self.submit(id, Some(&who.name), timeout_ms, caller, |call| {
+        let class = MethodClass::quoted(method.get());
+        let (call_id, _) = self.submit(id, Some(&who.name), timeout_ms, (caller, class), |call| {
             // The client's own progress token might be another client's call.
             let ours = match newer {
                 true => Some(in_newer_era(params, call)),
@@ -97,7 +96,24 @@ impl Core {
         id: PeerId,
         by: Option<&Arc<str>>,
         timeout_ms: Option<u64>,
-        caller: Caller,
+        (caller, method): (Caller, MethodClass),
+        line: impl FnOnce(u64) -> Vec<u8>,
+    ) -> Result<(CallId, u64), Fault> {
+        let sent = self.admit_call(id, by, timeout_ms, (caller, method), line);
+        if sent.is_err() {
+            self.count_refused(id, caller, method);
+        }
+        sent
+    }
+
+    // Inlined: what it returns is large, and every call would copy it.
+    #[inline(always)]
+    fn admit_call(
+        &mut self,
+        id: PeerId,
+        by: Option<&Arc<str>>,
+        timeout_ms: Option<u64>,
+        (caller, method): (Caller, MethodClass),
         line: impl FnOnce(u64) -> Vec<u8>,
     ) -> Result<(CallId, u64), Fault> {
         let now = self.effects.now;
@@ -116,34 +132,40 @@ impl Core {
         let ready = peer.life.ready_instance().filter(|_| free);
         let full = ready.is_none() && peer.lane.waiting() >= def.queue_max as usize;
         let bounded = matches!(caller, Caller::Client(_) | Caller::Tool(_) | Caller::Mcp);
-        if full && bounded {
-            self.make_place(id, by)?;
-        }
+        let peer = match full && bounded {
+            true => {
+                self.make_place(id, by)?;
+                self.peers.known.get_mut(&id).expect("just seen")
+            }
+            false => peer,
+        };
+        let (server, began_ms) = (peer.server, now.mono_ms);
         let call_id = self.peers.calls.mint();
         let line = line(call_id.0);
-        let peer = self.peers.known.get_mut(&id).expect("just seen");
-        match ready {
+        let peer = match ready {
             Some(instance) => {
+                let stage = Stage::Sent { instance };
                 self.peers
                     .calls
-                    .insert(call_id, Call { peer: id, caller, deadline_ms, stage: Stage::Sent { instance } });
+                    .insert(call_id, Call { peer: id, server, caller, deadline_ms, stage, method, began_ms });
                 peer.lane.sent(call_id);
                 self.effects.outputs.push_back(Output::Write { instance, bytes: line, call: Some(call_id) });
+                peer
             }
             None => {
-                let call = Call { peer: id, caller, deadline_ms, stage: Stage::Queued { line, by: by.cloned() } };
+                let stage = Stage::Queued { line, by: by.cloned() };
+                let call = Call { peer: id, server, caller, deadline_ms, stage, method, began_ms };
                 self.make_room(id, &call)?;
                 let peer = self.peers.known.get_mut(&id).expect("just seen");
                 peer.lane.enqueue(call_id, &call);
                 self.peers.calls.insert(call_id, call);
+                peer
             }
-        }
-        let peer = self.peers.known.get_mut(&id).expect("just seen");
+        };
         if let Some(by) = by.filter(|_| deadline_ms > due_ms) {
             peer.lane.extend(Extended { call: call_id, by: Arc::clone(by), due_ms });
         }
         if bounded {
-            let server = peer.server;
             self.used(server);
         }
         let queued = ready.is_none();
@@ -228,10 +250,13 @@ impl Core {
         // No deadline of its own: the state's holds.
         match self.peers.known[&id].role {
             Role::Stateless => self.discover(id, instance, None),
-            Role::Main | Role::Session(_) => {
-                self.own_call(id, instance, Caller::Handshake, "initialize", INITIALIZE, None);
-            }
+            Role::Main | Role::Session(_) if self.asks_era_first(id) => self.discover_first(id, instance, false),
+            Role::Main | Role::Session(_) => self.ask_initialize(id, instance),
         }
+    }
+
+    pub(in crate::core) fn ask_initialize(&mut self, id: PeerId, instance: InstanceId) {
+        self.own_call(id, instance, Caller::Handshake, "initialize", INITIALIZE, None);
     }
 
     pub(in crate::core) fn own_call(
@@ -245,8 +270,11 @@ impl Core {
     ) {
         let call_id = self.peers.calls.mint();
         let deadline_ms = timeout_ms.map_or(u64::MAX, |ms| self.effects.now.mono_ms + ms);
-        self.peers.calls.insert(call_id, Call { peer: id, caller, deadline_ms, stage: Stage::Sent { instance } });
-        self.peers.known.get_mut(&id).expect("its instance lives").lane.sent(call_id);
+        let (stage, class, began_ms) = (Stage::Sent { instance }, MethodClass::Other, self.effects.now.mono_ms);
+        let peer = self.peers.known.get_mut(&id).expect("its instance lives");
+        let call = Call { peer: id, server: peer.server, caller, deadline_ms, stage, method: class, began_ms };
+        peer.lane.sent(call_id);
+        self.peers.calls.insert(call_id, call);
         if timeout_ms.is_some() {
             self.effects.deadlines.set(Timer::Call(call_id), deadline_ms);
         }
@@ -284,9 +312,13 @@ impl Core {
         if peer.role == Role::Stateless {
             return self.stateless_peer_discovered(id, instance, &reply);
         }
-        if let Some(refusal) = peer.refusal.take() {
-            return self.discovered(id, instance, refusal, &reply);
-        }
+        let opening = std::mem::take(&mut peer.opening);
+        let was_asked = match opening {
+            Opening::Initialize => false,
+            Opening::InitializeAfter => true,
+            Opening::DiscoverFirst { again } => return self.discovered_first(id, instance, again, &reply),
+            Opening::DiscoverAfter(refusal) => return self.discovered(id, instance, refusal, &reply),
+        };
         match reply {
             Reply::Result(result) => match parse_hello(result) {
                 Some((hello, advertised)) => self.greeted(id, instance, hello, Some(advertised)),
@@ -294,7 +326,11 @@ impl Core {
             },
             Reply::Error { code, raw } => {
                 let said = printable(&raw.get().as_bytes()[..raw.get().len().min(512)]);
-                self.initialize_refused(id, instance, Refusal { code, said });
+                let refusal = Refusal { code, said };
+                match was_asked {
+                    true => self.undiscovered(id, instance, refusal),
+                    false => self.initialize_refused(id, instance, refusal),
+                }
             }
             Reply::Neither => {
                 let message = "its answer to initialize has neither a result nor an error".to_string();
@@ -343,6 +379,10 @@ impl Core {
 
     /// True: a client waits for it.
     fn whole_line_read(&mut self, id: PeerId, instance: InstanceId, bytes: &[u8]) -> bool {
+        if self.is_installing(id, instance) {
+            self.noise(id, instance, bytes);
+            return false;
+        }
         match jsonrpc::parse(bytes) {
             Some(Message::Reply { id: wire_id, body }) => {
                 self.heard(id);
@@ -380,7 +420,9 @@ impl Core {
                 let answer = match reply {
                     Reply::Result(raw) => Answer::Result(raw.get().as_bytes().to_vec()),
                     Reply::Error { code, raw } => Answer::ServerError { code, error: raw.get().as_bytes().to_vec() },
-                    Reply::Neither => Answer::Refused(bad_output("the reply has neither a valid result nor an error")),
+                    Reply::Neither => {
+                        Answer::Refused(calls::bad_output("the reply has neither a valid result nor an error"))
+                    }
                 };
                 self.end_call(call_id, answer);
             }
@@ -396,7 +438,9 @@ impl Core {
                 self.listed(id, list, &reply);
             }
             Caller::Mcp => {
-                self.take_call(call_id);
+                if let Some(call) = self.take_call(call_id) {
+                    self.count_call(&call, outcome_of_reply(call.method, &reply));
+                }
                 self.request_replied(call_id, &reply);
             }
             Caller::Own => _ = self.take_call(call_id),
@@ -441,6 +485,7 @@ impl Core {
         peer.said.content_length |= bytes.len() > 15 && bytes[..15].eq_ignore_ascii_case(b"content-length:");
         let id = peer.server;
         let Some(server) = self.servers.known.get_mut(&id) else { return };
+        server.tally.noise_lines += 1;
         let said = &bytes[..bytes.len().min(LOG_LINE_MAX)];
         let entry = server.log.said(instance, LogSource::Noise, said, self.effects.now);
         self.stream_said(id, entry);
@@ -449,7 +494,7 @@ impl Core {
     // --- ends -------------------------------------------------------------------------------------------------------
 
     /// Takes a call out of everything that knows it, and lets the next one go.
-    fn take_call(&mut self, call_id: CallId) -> Option<Call> {
+    pub(in crate::core) fn take_call(&mut self, call_id: CallId) -> Option<Call> {
         let call = self.peers.calls.take(call_id)?;
         self.effects.deadlines.cancel(Timer::Call(call_id));
         let peer = self.peers.known.get_mut(&call.peer)?;
@@ -462,6 +507,7 @@ impl Core {
 
     pub(in crate::core) fn end_call(&mut self, call_id: CallId, answer: Answer) {
         let Some(call) = self.take_call(call_id) else { return };
+        self.count_call(&call, outcome_of(call.method, &answer));
         match (call.caller, &answer) {
             (Caller::Client(conn), _) => self.answer(conn, answer),
             (Caller::Tool(conn), _) => self.tool_answered(conn, call_id, answer),
@@ -510,14 +556,6 @@ impl Core {
         }
     }
 
-    /// Only the question for the other era has a deadline: silence is an answer to it.
-    fn handshake_unanswered(&mut self, id: PeerId) {
-        let Some(peer) = self.peers.known.get_mut(&id) else { return };
-        if let (Some(refusal), Some(instance)) = (peer.refusal.take(), peer.life.instance()) {
-            self.undiscovered(id, instance, refusal);
-        }
-    }
-
     /// The client has left, one of this session if it had any: the server is told, and the slot is free.
     pub(in crate::core) fn abandon_call(&mut self, call_id: CallId, session: Option<SessionId>, why: &str) {
         if let Some(Call { stage: Stage::Sent { instance }, .. }) = self.peers.calls.get(call_id) {
@@ -525,7 +563,9 @@ impl Core {
             self.effects.outputs.push_back(Output::Write { instance: *instance, bytes, call: None });
             self.gave_up(call_id, session);
         }
-        self.take_call(call_id);
+        if let Some(call) = self.take_call(call_id) {
+            self.count_call(&call, CallOutcome::Cancelled);
+        }
     }
 
     fn session_of_call(&self, call_id: CallId) -> Option<SessionId> {
@@ -556,8 +596,4 @@ impl Core {
 /// The params of a REST client's call, for a server without sessions.
 fn in_newer_era(params: Option<Json<'_>>, call: u64) -> String {
     with_era(&InputRounds::first("", params), &Newer { abilities: &Abilities::default(), level: None }, call).0
-}
-
-fn bad_output(message: &str) -> Fault {
-    Fault::new(Code::BadServerOutput, message).outcome(Outcome::SentUnknown)
 }

@@ -7,6 +7,7 @@ use crate::core::peers::unanswered::Unanswered;
 use crate::ids::{CallId, ConnId, IdMap, InstanceId, PeerId, ServerId};
 use crate::limits::{LINE_MAX, OVERLOAD_RETRY};
 use crate::model::fault::{Code, Fault, Outcome};
+use crate::model::tally::MethodClass;
 use crate::shares::{Owner, Short};
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
@@ -15,9 +16,14 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Call {
     pub peer: PeerId,
+    /// The one that the peer is of.
+    pub server: ServerId,
     pub caller: Caller,
     pub deadline_ms: u64,
     pub stage: Stage,
+    /// What it is for, and when it came.
+    pub method: MethodClass,
+    pub began_ms: u64,
 }
 
 /// Who gets the answer.
@@ -278,6 +284,11 @@ pub fn no_room() -> Fault {
     fault.retry_after_ms(OVERLOAD_RETRY.as_millis() as u64)
 }
 
+/// What came back for a call is no answer.
+pub fn bad_output(message: &str) -> Fault {
+    Fault::new(Code::BadServerOutput, message).outcome(Outcome::SentUnknown)
+}
+
 /// A call that found no room on its way to the server of this name.
 pub fn unwritten(name: &str, short: Short) -> Fault {
     let fault = match short {
@@ -299,7 +310,8 @@ mod tests {
 
     fn waiting(name: &str, bytes: usize) -> Call {
         let stage = Stage::Queued { line: vec![0; bytes], by: Some(Arc::from(name)) };
-        Call { peer: PeerId(1), caller: Caller::Mcp, deadline_ms: 0, stage }
+        let (peer, server, method) = (PeerId(1), ServerId(crate::ids::Uuid::nil()), MethodClass::Other);
+        Call { peer, server, caller: Caller::Mcp, deadline_ms: 0, stage, method, began_ms: 0 }
     }
 
     /// A queue with one call of ten bytes for each name.

@@ -10,7 +10,7 @@ use crate::model::status::Status;
 
 pub enum Life {
     Hosted(Lifecycle),
-    External(ExternalLife),
+    External(Box<ExternalLife>),
 }
 
 impl Life {

@@ -4,13 +4,19 @@
 //! known. Invariant: what is kept for a server is counted as its share, and what is told was prepared before.
 
 use crate::core::Core;
+use crate::core::contract::Output;
 use crate::core::effects::Timer;
-use crate::core::mcp::aggregate::{joint_prefix, prefixed, resource_uris};
+use crate::core::links::external::Carrier;
+use crate::core::mcp::aggregate::{joint_prefix, names_of, prefixed};
+use crate::core::mcp::era::mirrored;
 use crate::core::mcp::era::params::header_params;
 use crate::core::peers::calls::Caller;
-use crate::core::peers::peer::{Peer, Role};
+use crate::core::peers::life::Life;
+use crate::core::peers::peer::{HeaderParam, Peer, Role};
 use crate::ids::{InstanceId, PeerId};
 use crate::limits::{LIST_ITEMS_MAX, LIST_PAGES_MAX, LIST_PAUSE, SHARE_LISTS, TOOL_LIST_MAX, TOOL_LIST_TIMEOUT};
+use crate::model::endpoint::ParamHeader;
+use crate::model::tally::MethodClass;
 use crate::shares::{Owner, Resource, Short};
 use crate::wire::json::{self, Json};
 use crate::wire::jsonrpc::{self, Reply};
@@ -196,7 +202,7 @@ impl Core {
             }
         };
         let timeout_ms = Some(TOOL_LIST_TIMEOUT.as_millis() as u64);
-        let sent = self.submit(id, None, timeout_ms, Caller::List(list), |call| {
+        let sent = self.submit(id, None, timeout_ms, (Caller::List(list), MethodClass::Other), |call| {
             jsonrpc::own_request(call, list.method(), &params)
         });
         let cached = self.peers.known.get_mut(&id).expect("it is asked").list_mut(list);
@@ -232,10 +238,15 @@ impl Core {
                 joined(list, &std::mem::take(&mut cached.pages)).into()
             }
         };
-        let changed = match cached.text.as_ref() == Some(&text) {
+        let text = self.usable(id, list, text);
+        let Some(peer) = self.peers.known.get_mut(&id) else { return };
+        let changed = match peer.list(list).text.as_ref() == Some(&text) {
             true => Ok(None),
             false => self.keep_list(id, list, text),
         };
+        if list == Listing::Tools {
+            self.mirror_params(id);
+        }
         match changed {
             Ok(None) => self.list_ended(id, list),
             Ok(Some(Kept::Changed)) => {
@@ -247,6 +258,36 @@ impl Core {
                 self.aggregate_changed(id, list);
             }
             Err(why) => self.not_kept(id, list, &why),
+        }
+    }
+
+    /// Over a connection, a tool that wants a parameter in a header that cannot be is none.
+    fn usable(&self, id: PeerId, list: Listing, text: Arc<[u8]>) -> Arc<[u8]> {
+        let Some(peer) = self.peers.known.get(&id).filter(|_| list == Listing::Tools) else { return text };
+        match &peer.life {
+            Life::External(life) if life.carrier() == Carrier::Network => {
+                let (usable, left_out) = mirrored::usable_tools(&text);
+                if !left_out.is_empty() {
+                    let names = left_out.join(", ");
+                    log::warn!("server={} has tools with an x-mcp-header that cannot be: {names}", self.name_of(id));
+                }
+                usable.map_or(text, Arc::from)
+            }
+            Life::External(_) | Life::Hosted(_) => text,
+        }
+    }
+
+    /// A connection is told what calls repeat in headers; also after an unchanged list, because the connection may be new.
+    fn mirror_params(&mut self, id: PeerId) {
+        let peer = &self.peers.known[&id];
+        let Life::External(life) = &peer.life else { return };
+        if let (Carrier::Network, Some(instance)) = (life.carrier(), peer.life.instance()) {
+            let header =
+                |param: &HeaderParam| ParamHeader { path: vec![param.property.clone()], header: param.header.clone() };
+            let of_tool =
+                |(tool, params): (&String, &Vec<HeaderParam>)| (tool.clone(), params.iter().map(header).collect());
+            let tools = Arc::new(peer.header_params.iter().map(of_tool).collect());
+            self.effects.outputs.push_back(Output::MirrorParams { instance, tools });
         }
     }
 
@@ -267,14 +308,39 @@ impl Core {
         self.count_list(id, list, |cached| cached.bytes_with(new))?;
         let peer = self.peers.known.get_mut(&id).expect("just seen");
         match list {
-            Listing::Resources => peer.resource_uris = resource_uris(&items),
-            Listing::Tools => peer.header_params = header_params(&text),
+            Listing::Resources => peer.resource_uris = names_of(&items),
+            Listing::Tools => {
+                peer.header_params = header_params(&text);
+                if peer.role == Role::Main {
+                    peer.tool_names = names_of(&items);
+                }
+            }
             Listing::Prompts | Listing::Templates => {}
         }
         let cached = peer.list_mut(list);
         let kept = if cached.text.is_some() { Kept::Changed } else { Kept::First };
         cached.replace(text, joint);
         Ok(Some(kept))
+    }
+
+    /// It has another name from here on, and so has all that it offers among others.
+    pub(in crate::core) fn rename_lists(&mut self, id: PeerId) {
+        for list in Listing::ALL {
+            let peer = &self.peers.known[&id];
+            let Some(text) = peer.list(list).text.clone() else { continue };
+            let (array, name) = list.keys();
+            let items = json::named_items(&text, array, name, LIST_ITEMS_MAX).unwrap_or_default();
+            let prefix = joint_prefix(list, &peer.definition.name, &self.settings.separator);
+            let joint: Arc<[u8]> = prefixed(&items, &prefix).into();
+            let new = text.len() + joint.len();
+            match self.count_list(id, list, |cached| cached.bytes_with(new)) {
+                Ok(()) => {
+                    let cached = self.peers.known.get_mut(&id).expect("just seen").list_mut(list);
+                    cached.replace(Arc::clone(&text), Some(joint));
+                }
+                Err(why) => self.not_kept(id, list, &why),
+            }
+        }
     }
 
     /// Counts what is kept of a list as the server's share, if it may have that much.

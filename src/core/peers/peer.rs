@@ -4,12 +4,13 @@
 
 use crate::core::contract::Now;
 use crate::core::hosting::lifecycle::{Lifecycle, State, Then};
+use crate::core::links::external::Carrier;
 use crate::core::peers::calls::Lane;
 use crate::core::peers::health::Pulse;
 use crate::core::peers::life::Life;
 use crate::core::peers::listings::{Cached, Listing};
 use crate::core::peers::unanswered::Unanswered;
-use crate::ids::{PeerId, ServerId, SessionId};
+use crate::ids::{InstanceId, PeerId, ServerId, SessionId};
 use crate::model::definition::Definition;
 use crate::model::fault::{Code, Fault, Outcome};
 use crate::model::instance::{Exit, ExitCause};
@@ -45,14 +46,15 @@ pub struct Peer {
     lists: [Cached; 4],
     /// Which of the two eras its handshake was of.
     pub dialect: Dialect,
-    /// How it answered `initialize`, while it is asked for the other era.
-    pub refusal: Option<Refusal>,
+    pub opening: Opening,
     /// The daemon's own subscription at a server without sessions.
     pub listen: Option<u64>,
     /// By tool: its parameters that clients repeat in a header.
     pub header_params: HashMap<String, Vec<HeaderParam>>,
     /// Of the resources that it lists.
     pub resource_uris: HashSet<String>,
+    /// Of the tools that it lists; of a main peer only.
+    pub tool_names: HashSet<String>,
     /// The log level that the present instance was told.
     pub level: Option<Level>,
     pub restart_count: u64,
@@ -69,6 +71,8 @@ pub struct Peer {
     /// Of an instance that is ready and has a bridge.
     pub pulse: Option<Pulse>,
     pub said: Said,
+    /// The instance that fetches its packages, if one does.
+    pub installing: Option<InstanceId>,
     /// Nobody needs it any more: it is forgotten once it is down.
     pub leaving: bool,
 }
@@ -79,6 +83,19 @@ pub enum Dialect {
     Sessions,
     /// 2026-07-28.
     Stateless,
+}
+
+/// Which of the two handshakes is under way, and what is known by then.
+#[derive(Clone, Debug, Default)]
+pub enum Opening {
+    #[default]
+    Initialize,
+    /// Over Streamable HTTP the era without sessions is asked for first. `again`: it was refused for its version, and offered.
+    DiscoverFirst { again: bool },
+    /// The answer to that was no.
+    InitializeAfter,
+    /// It does not want to be initialized, and is asked for the other era.
+    DiscoverAfter(Refusal),
 }
 
 /// An `initialize` that was answered with an error.
@@ -132,10 +149,11 @@ impl Peer {
             advertised: None,
             lists: Default::default(),
             dialect: Dialect::Sessions,
-            refusal: None,
+            opening: Opening::Initialize,
             listen: None,
             header_params: HashMap::new(),
             resource_uris: HashSet::new(),
+            tool_names: HashSet::new(),
             level: None,
             restart_count: 0,
             restart_due: false,
@@ -146,6 +164,7 @@ impl Peer {
             start_failed: false,
             pulse: None,
             said: Said::default(),
+            installing: None,
             leaving: false,
         }
     }
@@ -155,7 +174,7 @@ impl Peer {
         self.restart_count += u64::from(std::mem::take(&mut self.restart_due));
         self.lane.unanswered = Unanswered::default();
         (self.hello, self.put_down_for) = (None, None);
-        (self.level, self.listen, self.refusal) = (None, None, None);
+        (self.level, self.listen, self.opening) = (None, None, Opening::Initialize);
         Listing::ALL.into_iter().for_each(|list| self.list_mut(list).new_instance());
         self.said = Said { late: self.said.late, ..Said::default() };
     }
@@ -174,11 +193,12 @@ impl Peer {
             State::Ready { .. }
             | State::Unresponsive { .. }
             | State::Pulling
+            | State::Installing { .. }
             | State::Due
             | State::Launching { .. }
             | State::Greeting { .. }
             | State::Mute { .. }
-            | State::Stopping { then: Then::Restart | Then::Crash { .. }, .. } => Ok(()),
+            | State::Stopping { then: Then::Restart | Then::Install | Then::Crash { .. }, .. } => Ok(()),
             State::Down | State::Stopping { then: Then::Down, .. } => {
                 let message = format!("{name} is stopped; `POST …/{name}/start` starts it");
                 Err(Fault::new(Code::ServerStopped, message).outcome(Outcome::NotSent))
@@ -188,8 +208,8 @@ impl Peer {
                 let message = format!("{name} could not be restarted and was given up: {cause}");
                 Err(self.restart_fault(Code::RestartFailed, message, now).outcome(Outcome::NotSent))
             }
-            State::Waiting { until_ms, .. } if *until_ms < deadline_ms => Ok(()),
-            State::Waiting { until_ms, .. } => {
+            State::Waiting { until_ms, .. } | State::InstallDue { until_ms } if *until_ms < deadline_ms => Ok(()),
+            State::Waiting { until_ms, .. } | State::InstallDue { until_ms } => {
                 let wait_ms = until_ms.saturating_sub(now.mono_ms);
                 let (code, what) = match self.start_failed {
                     true => (Code::RestartFailed, "could not be started"),
@@ -220,15 +240,28 @@ impl Peer {
 
     /// For calls in flight when the server is put down for its silence.
     pub fn restarting_fault(&self, now: Now) -> Fault {
-        let message = format!("{} is unresponsive and is being restarted", self.definition.name);
+        let what = match self.life {
+            Life::Hosted(_) => "restarted",
+            Life::External(_) => "connected again",
+        };
+        let message = format!("{} is unresponsive and is being {what}", self.definition.name);
         self.restart_fault(Code::RestartInProgress, message, now).retry_after_ms(1_000)
     }
 
     /// For calls in flight when the instance is over.
     pub fn end_fault(&mut self) -> Fault {
         let name = &self.definition.name;
+        // Of a program it is known how it ended, whoever it belongs to; of a connection only that it did.
         let Some(exit) = self.ended_by.take() else {
-            return Fault::new(Code::ServerCrashed, format!("{name} was stopped with the call in flight"));
+            return match self.life {
+                Life::Hosted(_) => {
+                    Fault::new(Code::ServerCrashed, format!("{name} was stopped with the call in flight"))
+                }
+                Life::External(_) => {
+                    let message = format!("the connection to {name} ended with the call in flight");
+                    Fault::new(Code::UpstreamUnavailable, message)
+                }
+            };
         };
         let (how, key, value) = match exit.cause {
             ExitCause::Code(code) => (format!("exited with code {code}"), "exit_code", code),
@@ -245,12 +278,18 @@ impl Peer {
         let silent_ms = self.pulse.as_ref().map_or(0, |pulse| now.mono_ms - pulse.heard_ms());
         match self.life.state() {
             State::Unresponsive { .. } => found.push(format!("unresponsive: silent for {silent_ms} ms")),
-            State::Waiting { looping: true, .. } => {
-                found.push(format!("crash loop, level {}", self.life.crash_level()));
-            }
-            State::Failed => found.push("given up: it is not started again by itself".to_string()),
+            State::Waiting { looping: true, .. } => found.push(match self.life {
+                Life::Hosted(_) => format!("crash loop, level {}", self.life.crash_level()),
+                Life::External(_) => "circuit open: it has failed too often and is left alone".to_string(),
+            }),
+            State::Failed => found.push(match self.life {
+                Life::Hosted(_) => "given up: it is not started again by itself".to_string(),
+                Life::External(_) => "given up: it is tried again with its next use".to_string(),
+            }),
             State::Down
             | State::Pulling
+            | State::Installing { .. }
+            | State::InstallDue { .. }
             | State::Due
             | State::Launching { .. }
             | State::Greeting { .. }
@@ -288,6 +327,11 @@ impl Peer {
             return format!("nothing listens on its port {port} after {wait_ms} ms; does it listen on 0.0.0.0?");
         }
         let after = format!("no answer to initialize within {wait_ms} ms");
+        if let Life::External(life) = &self.life
+            && life.carrier() == Carrier::Network
+        {
+            return format!("{after}: the external server is silent; does it speak MCP at this url?");
+        }
         match self.said {
             Said { content_length: true, .. } => {
                 format!("{after}: it speaks Content-Length framing; set framing to content-length")

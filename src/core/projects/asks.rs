@@ -7,10 +7,12 @@ use crate::api::response::{Answer, ManifestAction, ManifestEntry};
 use crate::core::Core;
 use crate::core::contract::Output;
 use crate::core::hosting::lifecycle::Event;
+use crate::core::mcp::endpoint::McpEndpoint;
 use crate::core::projects::server_of;
 use crate::core::servers::outbox::Pending;
 use crate::ids::{ConnId, StoreSeq};
 use crate::limits::{EXTERNALS_MAX, EXTERNALS_PER_PROJECT, SECRETS_MAX, SECRETS_PER_PROJECT};
+use crate::model::definition::Definition;
 use crate::model::external::{
     CallFilter, ExternalId, ExternalServer, ExternalSpec, ProjectId, Secret, SecretValue, SecretView, StoredSecret,
     ToolCallRecord,
@@ -50,6 +52,7 @@ impl Core {
         project: &ProjectId,
         ask: ProjectAsk<'_>,
     ) -> Result<Option<Answer>, Fault> {
+        self.check_row_ceilings(who, project, &ask)?;
         match ask {
             ProjectAsk::Servers => {
                 let views = self.projects.of(project).map(|row| self.external_view(row)).collect();
@@ -82,12 +85,18 @@ impl Core {
             ProjectAsk::Tools => self.project_tools(conn, project),
             ProjectAsk::CallTool(call) => self.project_call(conn, who, project, *call),
             ProjectAsk::Calls(filter) => self.read_calls(conn, project, filter),
-            ProjectAsk::Mcp(_) => {
-                let message = "a project has no MCP endpoint yet; call its tools under `…/mcp/tools/call`";
-                self.refuse_message(conn, None, &Fault::new(Code::NotImplemented, message));
+            ProjectAsk::Mcp(ask) => {
+                self.mcp_at(conn, who, McpEndpoint::Project(project.clone()), ask);
                 Ok(None)
             }
         }
+    }
+
+    /// By project and name.
+    pub(in crate::core) fn all_externals(&self, who: &Principal) -> Answer {
+        let own = self.projects.names.iter().filter(|((project, _), _)| who.may_use(project));
+        let rows = own.filter_map(|(_, id)| self.projects.rows.get(id));
+        Answer::Externals(rows.map(|row| self.external_view(row)).collect())
     }
 
     /// By name, or by id within the project.
@@ -123,7 +132,12 @@ impl Core {
         Ok(None)
     }
 
-    fn new_row(&mut self, project: &ProjectId, product: Option<String>, spec: ExternalSpec) -> Arc<ExternalServer> {
+    pub(in crate::core) fn new_row(
+        &mut self,
+        project: &ProjectId,
+        product: Option<String>,
+        spec: ExternalSpec,
+    ) -> Arc<ExternalServer> {
         let (id, now) = (ExternalId(self.effects.entropy.uuid()), self.effects.now.unix_ms);
         let project = project.clone();
         Arc::new(ExternalServer { id, project, product, spec, created_unix_ms: now, updated_unix_ms: now })
@@ -165,11 +179,37 @@ impl Core {
                 let message = format!("name: project {project} has a server named {name} already");
                 Err(Fault::new(Code::NameTaken, message).with("field", "name"))
             }
-            Some(_) | None => Ok(()),
+            Some(_) | None => self.check_member_name(project, name),
         }
     }
 
-    fn check_row_count(&self, project: &ProjectId, more: usize) -> Result<(), Fault> {
+    /// No hosted server of the project may have it, or be about to: both stand in one list.
+    fn check_member_name(&self, project: &ProjectId, name: &str) -> Result<(), Fault> {
+        let is_it = |definition: &Definition| definition.name == name && definition.project.as_ref() == Some(project);
+        let mut hosted = self.projects.hosted_of(project).filter_map(|id| self.servers.known.get(&id));
+        let taken = hosted.any(|server| server.removing.is_none() && is_it(&server.definition));
+        match taken || self.servers.outbox.proposed().any(|(_, definition)| is_it(definition)) {
+            false => Ok(()),
+            true => {
+                let message = format!("name: a hosted server named {name} belongs to project {project}");
+                Err(Fault::new(Code::NameTaken, message).with("field", "name"))
+            }
+        }
+    }
+
+    /// The same from the other side.
+    pub(in crate::core) fn check_external_name(&self, definition: &Definition) -> Result<(), Fault> {
+        let Some(project) = &definition.project else { return Ok(()) };
+        match self.projects.names.contains_key(&(project.clone(), definition.name.clone())) {
+            false => Ok(()),
+            true => {
+                let message = format!("name: project {project} has an external server named {}", definition.name);
+                Err(Fault::new(Code::NameTaken, message).with("field", "name"))
+            }
+        }
+    }
+
+    pub(in crate::core) fn check_row_count(&self, project: &ProjectId, more: usize) -> Result<(), Fault> {
         let own = self.projects.of(project).count() + more;
         let message = match (own > EXTERNALS_PER_PROJECT, self.projects.names.len() + more > EXTERNALS_MAX) {
             (true, _) => format!("a project has at most {EXTERNALS_PER_PROJECT} external servers"),

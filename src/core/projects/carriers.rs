@@ -12,7 +12,7 @@ use crate::core::servers::server::Origin;
 use crate::ids::{InstanceId, PeerId};
 use crate::model::definition::Definition;
 use crate::model::endpoint::{LinkFault, LinkFaultKind};
-use crate::model::external::{ExternalServer, ExternalSpec, Target};
+use crate::model::external::{ExternalServer, ExternalSpec, Isolation, Target};
 use crate::model::fault::{Code, Fault, Outcome};
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ impl Core {
         let Some(row) = self.row_of(id) else { return Ok(Arc::clone(&self.peers.known[&id].definition)) };
         match fill::fill(&row, &self.projects.secrets_of(&row.project))? {
             Filled::Program(definition) => {
-                self.check_place(&definition)?;
+                self.check_place(&definition).map_err(|fault| allowed_or(&row.spec, fault))?;
                 Ok(Arc::from(definition))
             }
             Filled::Remote(_) => unreachable!("a connection is not launched"),
@@ -95,6 +95,17 @@ impl Core {
         if let Some(version) = version.filter(|_| remote) {
             self.effects.outputs.push_back(Output::Negotiated { instance, version });
         }
+    }
+}
+
+/// A program without a sandbox is a matter of the configuration; its row says that in other words than a definition does.
+fn allowed_or(spec: &ExternalSpec, fault: Fault) -> Fault {
+    match &spec.target {
+        Target::Program(program) if program.isolation == Isolation::None => {
+            let message = "isolation: \"none\" is not allowed here: see `allow_isolation_none`, or leave it out";
+            Fault::new(fault.code, message).with("field", "isolation")
+        }
+        Target::Program(_) | Target::Remote(_) => fault,
     }
 }
 

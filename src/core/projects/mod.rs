@@ -5,12 +5,17 @@
 
 pub mod asks;
 pub mod carriers;
+mod ceilings;
+pub mod records;
 pub mod rows;
 pub mod tools;
+pub mod waits;
 
 use crate::api::projects::fill;
 use crate::core::projects::tools::{ToolCalls, ToolWait};
-use crate::ids::{ConnId, ServerId};
+use crate::core::projects::waits::McpWait;
+use crate::core::servers::call_records::CallRecords;
+use crate::ids::{ConnId, ServerId, Uuid};
 use crate::model::external::{ExternalId, ExternalServer, ProjectId, Secrets, StoredSecret};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,10 +26,16 @@ pub(in crate::core) struct Projects {
     /// Also of rows that are not durable yet.
     pub names: BTreeMap<(ProjectId, String), ExternalId>,
     pub secrets: BTreeMap<(ProjectId, String), StoredSecret>,
+    /// The hosted servers that belong to a project.
+    pub hosted: BTreeSet<(ProjectId, ServerId)>,
     /// Rows with a change on its way to the store.
     pub changing: BTreeSet<ExternalId>,
     pub waits: BTreeMap<ConnId, ToolWait>,
+    /// Requests of MCP clients that wait for links.
+    pub mcp_waits: BTreeMap<u64, McpWait>,
+    pub mcp_waits_minted: u64,
     pub calls: ToolCalls,
+    pub records: CallRecords,
 }
 
 impl Projects {
@@ -33,6 +44,22 @@ impl Projects {
         let from = (project.clone(), String::new());
         let own = self.names.range(from..).take_while(move |((of, _), _)| of == project);
         own.filter_map(|(_, id)| self.rows.get(id))
+    }
+
+    /// A hosted server belongs to this project from here on, and not to that any more.
+    pub fn place(&mut self, server: ServerId, before: Option<&ProjectId>, now: Option<&ProjectId>) {
+        if let Some(before) = before {
+            self.hosted.remove(&(before.clone(), server));
+        }
+        if let Some(now) = now {
+            self.hosted.insert((now.clone(), server));
+        }
+    }
+
+    /// The hosted servers that belong to it.
+    pub fn hosted_of<'p>(&'p self, project: &'p ProjectId) -> impl Iterator<Item = ServerId> {
+        let from = (project.clone(), ServerId(Uuid::nil()));
+        self.hosted.range(from..).take_while(move |(of, _)| of == project).map(|(_, server)| *server)
     }
 
     pub fn secrets_of(&self, project: &ProjectId) -> Secrets {

@@ -48,7 +48,7 @@ impl Core {
         let (mut server, mut peer) = Server::new(id, main, definition, spec.enabled, row.created_unix_ms);
         server.origin = Origin::Project(row.id);
         server.support = server.support_at_first();
-        peer.life = Life::External(ExternalLife::new(spec.enabled, rules_of(spec), carrier_of(spec)));
+        peer.life = Life::External(Box::new(ExternalLife::new(spec.enabled, rules_of(spec), carrier_of(spec))));
         self.servers.known.insert(id, server);
         self.peers.known.insert(main, peer);
     }
@@ -60,6 +60,10 @@ impl Core {
         let definition = Arc::clone(&server.definition);
         self.peers.known.get_mut(&main).expect("a server that is known has one").definition = definition;
         self.arm_pulse(main);
+        if before.spec.name != row.spec.name {
+            self.rename_lists(main);
+            self.offer_changed(server_of(row.id));
+        }
         if carrier_of(&before.spec) != carrier_of(&row.spec) {
             return self.change_carrier(main, row);
         }
@@ -76,6 +80,7 @@ impl Core {
     /// A connection becomes a program, or the other way round: the old peer leaves, and another one has its place.
     fn change_carrier(&mut self, main: PeerId, row: &Arc<ExternalServer>) {
         self.forget_clients(server_of(row.id));
+        self.offer_changed(server_of(row.id));
         let old = self.servers.known.remove(&server_of(row.id)).expect("every row has a server");
         self.adopt(row);
         let server = self.servers.known.get_mut(&server_of(row.id)).expect("just adopted");
@@ -85,6 +90,7 @@ impl Core {
 
     /// It is gone for its clients from here on, and forgotten when nothing of it runs.
     pub(in crate::core) fn drop_row(&mut self, id: ExternalId) {
+        self.offer_changed(server_of(id));
         let Some(row) = self.projects.rows.remove(&id) else { return };
         self.projects.names.remove(&(row.project.clone(), row.spec.name.clone()));
         let server = server_of(id);
@@ -94,6 +100,7 @@ impl Core {
             self.advance_main(server, Event::Stop);
             self.follow_removal(server);
         }
+        self.follow_waits(&row.project);
     }
 
     pub(in crate::core) fn put_secret(&mut self, secret: StoredSecret) {

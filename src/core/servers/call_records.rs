@@ -16,9 +16,33 @@ pub struct CallRecords {
     /// Of the batch that is out.
     out: usize,
     dropped: u64,
+    /// Of arguments of calls that are under way.
+    held: usize,
+    /// The next batch waits for more to come.
+    pausing: bool,
 }
 
 impl CallRecords {
+    /// May arguments of so many bytes be kept until their call has ended? `let_go` must follow if they may.
+    pub fn hold(&mut self, bytes: usize) -> bool {
+        let fits = self.bytes + self.held + bytes <= RECORDS_WAITING_BYTES;
+        self.held += if fits { bytes } else { 0 };
+        fits
+    }
+
+    pub fn let_go(&mut self, bytes: usize) {
+        self.held -= bytes;
+    }
+
+    /// True: it begins now.
+    pub fn begin_pause(&mut self) -> bool {
+        !std::mem::replace(&mut self.pausing, true)
+    }
+
+    pub fn end_pause(&mut self) {
+        self.pausing = false;
+    }
+
     /// Arguments that are too long are left out. Without room the record is dropped, and counted.
     pub fn push(&mut self, mut record: ToolCallRecord) {
         record.arguments = record.arguments.filter(|text| text.len() <= RECORD_ARGUMENTS_MAX);

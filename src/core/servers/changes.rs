@@ -38,6 +38,9 @@ impl Core {
     }
 
     fn settle_change(&mut self, pending: Pending, outcome: StoreOutcome) {
+        if let Pending::Records = pending {
+            return self.records_stored(&outcome);
+        }
         match outcome {
             StoreOutcome::Committed => self.committed(pending),
             StoreOutcome::Taken(why) => {
@@ -96,12 +99,16 @@ impl Core {
                 self.decision_stored(&Key::Token(name))
             }
             Pending::Project { conn, change } => self.project_changed(conn, change),
+            Pending::Import { conn, imported } => self.import_stored(conn, *imported),
+            Pending::KeyRotation { conn } => self.answer(conn, Answer::KeyRotated),
             Pending::Status { .. }
             | Pending::Reconcile { .. }
             | Pending::ReconcileToken { .. }
             | Pending::ReconcileRow { .. }
             | Pending::ReconcileSecret { .. }
+            | Pending::OldRecords
             | Pending::AdminToken => {}
+            Pending::Records => unreachable!("settled before"),
         }
     }
 
@@ -125,24 +132,41 @@ impl Core {
                 }
                 self.follow_removal(server);
             }
-            Pending::TokenInsert { conn, .. } => self.refuse(conn, fault),
+            Pending::TokenInsert { conn, .. } | Pending::KeyRotation { conn } => self.refuse(conn, fault),
             Pending::Project { conn, change } => self.project_undone(conn, &change, fault),
+            Pending::Import { conn, imported } => self.import_undone(conn, &imported, fault),
             Pending::Status { .. }
             | Pending::Reconcile { .. }
             | Pending::ReconcileToken { .. }
             | Pending::ReconcileRow { .. }
-            | Pending::ReconcileSecret { .. } => {}
+            | Pending::ReconcileSecret { .. }
+            | Pending::OldRecords => {}
+            Pending::Records => unreachable!("settled before"),
             Pending::AdminToken => log::error!("the admin token could not be stored; it works until the next restart"),
         }
     }
 
-    fn registered(&mut self, id: ServerId, definition: Arc<Definition>, conn: ConnId, wait: bool) {
+    /// A server that the store has.
+    fn known_from_now(&mut self, id: ServerId, definition: Arc<Definition>) {
         log::info!("server={} id={id} registered", definition.name);
         let main = self.mint_peer();
         let (server, peer) = Server::new(id, main, definition, true, self.effects.now.unix_ms);
+        self.projects.place(id, None, server.definition.project.as_ref());
         self.servers.known.insert(id, server);
         self.peers.known.insert(main, peer);
         self.tell_presence(id, "registered");
+    }
+
+    /// As `registered`, where nobody waits for this one.
+    pub(in crate::core) fn begin(&mut self, id: ServerId, definition: Arc<Definition>) {
+        self.known_from_now(id, definition);
+        if self.settings.hosting && self.is_running() {
+            self.advance_main(id, Event::Start);
+        }
+    }
+
+    fn registered(&mut self, id: ServerId, definition: Arc<Definition>, conn: ConnId, wait: bool) {
+        self.known_from_now(id, definition);
         let waiting = self.clients.parked.release(conn).is_some();
         if waiting && wait {
             let on = WaitOn::Ready { server: id, after: Hand::Registered };
@@ -161,6 +185,12 @@ impl Core {
     }
 
     fn changed(&mut self, id: ServerId, definition: Arc<Definition>, up: bool, conns: &[ConnId], kind: ChangeKind) {
+        let before = &self.servers.known[&id].definition;
+        let moved = (&before.project, &before.name) != (&definition.project, &definition.name);
+        // Those who do not see it from here on hear that, too.
+        if moved {
+            self.offer_changed(id);
+        }
         let server = self.servers.known.get_mut(&id).expect("one that changes is not forgotten");
         server.changing = false;
         if server.removing.is_some() {
@@ -181,9 +211,13 @@ impl Core {
         let restart = was_refused || needs_restart(&server.definition, &definition);
         let sharing_changed = server.definition.shared != definition.shared;
         let was_up = std::mem::replace(&mut server.desired_up, up);
+        self.projects.place(id, server.definition.project.as_ref(), definition.project.as_ref());
         server.definition = definition;
         let main = server.main;
         self.arm_pulse(main);
+        if moved {
+            self.rename_lists(main);
+        }
         let waiting: Vec<ConnId> =
             conns.iter().copied().filter(|conn| self.clients.parked.release(*conn).is_some()).collect();
         let hosting = self.settings.hosting && self.is_running();
@@ -202,7 +236,7 @@ impl Core {
         if sharing_changed {
             self.forget_clients(id);
         }
-        if kind == ChangeKind::Start {
+        if kind == ChangeKind::Start || moved {
             self.offer_changed(id);
         }
         if let Some(event) = event {
@@ -304,6 +338,7 @@ impl Core {
         let server = &self.servers.known[&id];
         if !server.changing && !self.servers.decisions.is_open(&key) {
             let main = server.main;
+            self.projects.place(id, server.definition.project.as_ref(), None);
             if self.servers.names.get(&server.definition.name) == Some(&id) {
                 self.servers.names.remove(&server.definition.name);
             }
@@ -379,6 +414,7 @@ impl Core {
             self.effects.outputs.push_back(Output::Store { seq, op });
         }
         self.flush_projects();
+        self.flush_records();
         for id in self.servers.outbox.take_dirty() {
             let kept = |server: &&Server| server.refused.is_none() && server.removing.is_none();
             let Some(server) = self.servers.known.get(&id).filter(kept) else { continue };

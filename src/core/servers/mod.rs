@@ -3,6 +3,7 @@
 pub mod call_records;
 pub mod changes;
 pub mod decisions;
+pub mod imports;
 pub mod outbox;
 pub mod rows;
 pub mod server;
@@ -18,6 +19,8 @@ use std::collections::BTreeMap;
 pub(in crate::core) struct Servers {
     /// The store has been read.
     pub loaded: bool,
+    /// Another daemon works on the database, and this one waits.
+    pub stands_by: bool,
     pub known: IdMap<ServerId, Server>,
     /// Also names whose registration is not durable yet.
     pub names: BTreeMap<String, ServerId>,
@@ -41,6 +44,7 @@ impl Default for Servers {
     fn default() -> Servers {
         Servers {
             loaded: false,
+            stands_by: false,
             known: IdMap::default(),
             names: BTreeMap::new(),
             outbox: Outbox::default(),

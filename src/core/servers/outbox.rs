@@ -3,6 +3,7 @@
 //! until its outcome is known, and an unknown outcome is never forgotten: the row is made to agree with the core again.
 
 use crate::core::projects::asks::ProjectChange;
+use crate::core::servers::imports::Imported;
 use crate::ids::{ConnId, ServerId, StoreSeq, Uuid};
 use crate::model::definition::Definition;
 use crate::model::external::{ExternalId, ProjectId};
@@ -50,10 +51,19 @@ pub enum Pending {
     },
     /// The token of `admin.token`, which must be there whatever else is.
     AdminToken,
+    /// All servers of a document.
+    Import {
+        conn: ConnId,
+        imported: Box<Imported>,
+    },
     /// Of a project.
     Project {
         conn: ConnId,
         change: ProjectChange,
+    },
+    /// Everything that is sealed, with another key.
+    KeyRotation {
+        conn: ConnId,
     },
     ReconcileRow {
         id: ExternalId,
@@ -61,6 +71,10 @@ pub enum Pending {
     ReconcileSecret {
         key: (ProjectId, String),
     },
+    /// A batch of records of tool calls.
+    Records,
+    /// Those that are too old.
+    OldRecords,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +108,11 @@ impl Outbox {
     /// May a change be asked of the store now?
     pub fn available(&self) -> bool {
         self.connected && !self.stalled
+    }
+
+    /// Writes that the store does not have yet.
+    pub fn waiting(&self) -> usize {
+        self.pending.len() + self.dirty.len() + self.reconcile.len() + self.reconcile_tokens.len()
     }
 
     pub fn opened(&mut self) {
@@ -147,13 +166,18 @@ impl Outbox {
             }
             Pending::TokenInsert { token, .. } => _ = self.reconcile_tokens.insert(token.name.clone()),
             Pending::ReconcileToken { name } => _ = self.reconcile_tokens.insert(name.clone()),
+            Pending::Import { imported, .. } => {
+                self.reconcile.extend(imported.servers.iter().map(|(id, _)| *id));
+                self.reconcile_rows.extend(imported.rows.iter().map(|row| row.id));
+            }
             Pending::Project { change, .. } => {
                 self.reconcile_rows.extend(change.rows());
                 self.reconcile_secrets.extend(change.secret());
             }
             Pending::ReconcileRow { id } => _ = self.reconcile_rows.insert(*id),
             Pending::ReconcileSecret { key } => _ = self.reconcile_secrets.insert(key.clone()),
-            Pending::AdminToken => {}
+            // The store finishes by itself what it has begun; and records are looked after where they wait.
+            Pending::KeyRotation { .. } | Pending::AdminToken | Pending::Records | Pending::OldRecords => {}
         }
     }
 
@@ -170,9 +194,13 @@ impl Outbox {
             | Pending::Status { .. }
             | Pending::Reconcile { .. }
             | Pending::ReconcileToken { .. }
+            | Pending::Import { .. }
             | Pending::Project { .. }
+            | Pending::KeyRotation { .. }
             | Pending::ReconcileRow { .. }
             | Pending::ReconcileSecret { .. }
+            | Pending::Records
+            | Pending::OldRecords
             | Pending::AdminToken => None,
         })
     }
@@ -190,19 +218,17 @@ impl Outbox {
 
     /// Definitions on their way, and whose they are.
     pub fn proposed(&self) -> impl Iterator<Item = (ServerId, &Definition)> {
-        self.pending.values().filter_map(|pending| match pending {
+        let alone = self.pending.values().filter_map(|pending| match pending {
             Pending::Register { server, definition, .. } | Pending::Change { server, definition, .. } => {
                 Some((*server, &**definition))
             }
-            Pending::TokenInsert { .. }
-            | Pending::Status { .. }
-            | Pending::Reconcile { .. }
-            | Pending::ReconcileToken { .. }
-            | Pending::Project { .. }
-            | Pending::ReconcileRow { .. }
-            | Pending::ReconcileSecret { .. }
-            | Pending::AdminToken => None,
-        })
+            _other => None,
+        });
+        let together = self.pending.values().filter_map(|pending| match pending {
+            Pending::Import { imported, .. } => Some(&imported.servers),
+            _other => None,
+        });
+        alone.chain(together.flatten().map(|(server, definition)| (*server, &**definition)))
     }
 
     /// A token of this name is on its way.
@@ -231,9 +257,13 @@ impl Outbox {
             | Pending::Change { .. }
             | Pending::TokenInsert { .. }
             | Pending::Status { .. }
+            | Pending::Import { .. }
             | Pending::Project { .. }
+            | Pending::KeyRotation { .. }
             | Pending::ReconcileRow { .. }
             | Pending::ReconcileSecret { .. }
+            | Pending::Records
+            | Pending::OldRecords
             | Pending::AdminToken => {}
         }
     }

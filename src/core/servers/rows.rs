@@ -122,6 +122,7 @@ impl Core {
         }
         self.servers.names.insert(server.definition.name.clone(), server.id);
         self.effects.outputs.push_back(Output::LogRestore { server: server.id });
+        self.projects.place(server.id, None, server.definition.project.as_ref());
         self.peers.known.insert(main.id, main);
         self.servers.known.insert(server.id, server);
     }
@@ -176,6 +177,7 @@ impl Core {
         let Some(why) = server.refused.clone() else { return Ok(()) };
         let fit = stored::check(&server.definition).ok().filter(|definition| {
             !server.is_nameless()
+                && server.sealed_environment().is_none()
                 && self.check_place(definition).is_ok()
                 && self.check_ports(definition, &Principal::anonymous(), Some(id)).is_ok()
         });

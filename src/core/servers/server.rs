@@ -11,9 +11,11 @@ use crate::core::peers::peer::{Peer, Role};
 use crate::ids::{ConnId, PeerId, ServerId};
 use crate::model::definition::Definition;
 use crate::model::external::ExternalId;
-use crate::model::fault::Fault;
+use crate::model::fault::{Code, Fault};
 use crate::model::records::{StoredServer, StoredStatus};
-use crate::model::status::{ImagePull, Status, StatusView};
+use crate::model::status::{ImagePull, Install, Status, StatusView};
+use crate::model::tally::{Sample, Tally};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Somebody who follows a server's log.
@@ -36,7 +38,7 @@ pub enum Removal {
 }
 
 /// Where a server comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
     /// It was registered here, and is hosted.
     Registered,
@@ -56,6 +58,8 @@ pub struct Server {
     pub log: LogRing,
     pub followers: Vec<Follower>,
     pub support: Support,
+    /// It stands in lists of several servers: also while it is coming back, but not while the link to it is given up.
+    pub offered: bool,
     /// Requests that wait for `support` to be known.
     pub held: Vec<Held>,
     pub last_used_unix_ms: Option<u64>,
@@ -70,6 +74,12 @@ pub struct Server {
     pub unrecorded: Option<&'static str>,
     /// The pull of its image, if one was needed.
     pub image_pull: Option<ImagePull>,
+    /// The fetching of its packages, if that was needed.
+    pub install: Option<Install>,
+    /// Of all its peers, since the daemon's start.
+    pub tally: Tally,
+    /// The newest last; no more than `SAMPLES_KEPT`.
+    pub samples: VecDeque<Sample>,
 }
 
 impl Server {
@@ -92,6 +102,7 @@ impl Server {
             log: LogRing::default(),
             followers: Vec::new(),
             support: Support::default(),
+            offered: true,
             held: Vec::new(),
             last_used_unix_ms: None,
             changing: false,
@@ -100,6 +111,9 @@ impl Server {
             warning: None,
             unrecorded: None,
             image_pull: None,
+            install: None,
+            tally: Tally::default(),
+            samples: VecDeque::new(),
         };
         (server, peer)
     }
@@ -135,6 +149,11 @@ impl Server {
         self.refused.as_ref().is_some_and(|why| why.data.get("field").is_some_and(|field| field == "name"))
     }
 
+    /// Why the values of its environment are not known, if they are not: the key that they are sealed with is not here.
+    pub fn sealed_environment(&self) -> Option<&Fault> {
+        self.refused.as_ref().filter(|why| why.code == Code::SecretMissing)
+    }
+
     /// All there is to say, in one line.
     fn all_warnings(&self, settings: &Settings) -> Option<String> {
         let of_default = settings.default_warning.as_deref().filter(|_| self.definition.provider.is_none());
@@ -167,6 +186,8 @@ impl Server {
             State::Ready { since_ms, .. } | State::Unresponsive { since_ms, .. } => Some(*since_ms),
             State::Down
             | State::Pulling
+            | State::Installing { .. }
+            | State::InstallDue { .. }
             | State::Due
             | State::Launching { .. }
             | State::Greeting { .. }
@@ -200,6 +221,7 @@ impl Server {
             warnings: main.warnings(now),
             usage: None,
             image_pull: self.image_pull.clone(),
+            install: self.install.clone(),
             created_unix_ms: self.created_unix_ms,
             last_used_unix_ms: self.last_used_unix_ms,
         }

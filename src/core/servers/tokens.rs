@@ -15,7 +15,7 @@ use crate::model::records::{Decision, StoreOp, Token};
 
 impl Core {
     pub(in crate::core) fn token_create(&mut self, conn: ConnId, wanted: TokenWanted) -> Result<(), Fault> {
-        let TokenWanted { name, scopes, servers, lifetime_ms, rate_limit } = wanted;
+        let TokenWanted { name, scopes, servers, projects, lifetime_ms, rate_limit } = wanted;
         if self.servers.tokens.get(&name).is_some() || self.servers.outbox.is_inserting_token(&name) {
             return Err(Fault::new(Code::NameTaken, format!("name: there is a token named {name} already")));
         }
@@ -27,8 +27,17 @@ impl Core {
         let hash = auth::hash(secret.as_bytes());
         let created_unix_ms = self.effects.now.unix_ms;
         let expires_unix_ms = lifetime_ms.map(|ms| created_unix_ms.saturating_add(ms));
-        let token =
-            Token { name, hash, scopes, servers, created_unix_ms, expires_unix_ms, rate_limit, ..Token::default() };
+        let token = Token {
+            name,
+            hash,
+            scopes,
+            servers,
+            projects,
+            created_unix_ms,
+            expires_unix_ms,
+            rate_limit,
+            ..Token::default()
+        };
         let op = StoreOp::InsertToken { id, token: token.clone() };
         self.store(conn, Pending::TokenInsert { id, token: Box::new(token), secret, conn, rotates: None }, op);
         Ok(())

@@ -1,13 +1,18 @@
-//! The loop's side of the database: the store thread's channels, and the processes of the private cluster if there is
-//! one. Decides nothing: `store::cluster` says what to run, the core what to write.
+//! The loop's side of the database: the store thread's channels, the processes of the private cluster if there is one, and
+//! the sweep of what the daemon before has left on this machine, if that was another. Decides nothing: `store::cluster` says
+//! what to run, the core what to write. Invariant: the core hears that the store is open only after that sweep.
 
 use crate::core::Core;
 use crate::core::contract::{Input, Now};
 use crate::ids::StoreSeq;
 use crate::model::instance::ExitCause;
-use crate::model::records::{StoreOp, StoreOutcome};
+use crate::model::records::{Snapshot, StoreOp, StoreOutcome};
 use crate::os::children::reap::{Children, Role};
+use crate::os::children::spawn;
+use crate::sandbox::cleanup::sweep;
+use crate::sandbox::container::plan::Layout;
 use crate::store::cluster::{self, Action, Cluster, Event};
+use crate::store::home::Leftovers;
 use crate::store::thread::{Store, StoreEvent};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -17,15 +22,26 @@ pub struct Database {
     /// None once it is closed.
     store: Option<Store>,
     cluster: Option<Cluster>,
+    /// What has to be cleared away first, and what is told to the core then.
+    sweeping: Option<(Leftovers, Option<Box<Snapshot>>)>,
     wake_at_ms: Option<u64>,
     stopping: bool,
     stopped: bool,
 }
 
+/// What of all that is no matter of the core's alone.
+#[derive(Default)]
+pub struct Heard {
+    /// Another daemon works on the database, and this one waits.
+    pub stands_by: Option<String>,
+    /// It is for good, and this one ends.
+    pub denied: Option<String>,
+}
+
 impl Database {
     pub fn new(store: Store, cluster: Option<Cluster>) -> Database {
         let stopped = cluster.is_none();
-        Database { store: Some(store), cluster, wake_at_ms: None, stopping: false, stopped }
+        Database { store: Some(store), cluster, sweeping: None, wake_at_ms: None, stopping: false, stopped }
     }
 
     pub fn start(&mut self, children: &mut Children, now: Now) {
@@ -41,17 +57,64 @@ impl Database {
     }
 
     /// The store thread rang.
-    pub fn heard(&mut self, core: &mut Core, now: Now) {
-        let Some(store) = &mut self.store else { return };
-        for event in store.events() {
+    pub fn heard(&mut self, core: &mut Core, children: &mut Children, now: Now) -> Heard {
+        let mut heard = Heard::default();
+        // What comes during the sweep comes after it.
+        while self.sweeping.is_none()
+            && let Some(event) = self.store.as_mut().and_then(|store| store.events().next())
+        {
             let input = match event {
-                StoreEvent::Opened { snapshot } => Input::StoreOpened { snapshot },
+                StoreEvent::Opened { snapshot, leftovers: None } => Input::StoreOpened { snapshot },
+                StoreEvent::Opened { snapshot, leftovers: Some(leftovers) } => {
+                    self.sweep(leftovers, snapshot, core, children, now);
+                    continue;
+                }
+                StoreEvent::StandingBy { why } => {
+                    heard.stands_by = Some(why);
+                    Input::StoreHeld
+                }
+                StoreEvent::Denied { why } => {
+                    heard.denied = Some(why.clone());
+                    Input::StoreDenied { why }
+                }
                 StoreEvent::Lost { why } => Input::StoreLost { why },
                 StoreEvent::Done { seq, outcome } => Input::StoreDone { seq, outcome },
                 StoreEvent::CallsRead { seq, calls } => Input::CallsRead { seq, calls },
             };
             core.handle(input, now);
         }
+        heard
+    }
+
+    /// The daemon before was another one of this machine, and it may not have ended its sandboxes.
+    fn sweep(
+        &mut self,
+        leftovers: Leftovers,
+        snapshot: Option<Box<Snapshot>>,
+        core: &mut Core,
+        children: &mut Children,
+        now: Now,
+    ) {
+        log::info!("clearing away what the daemon before has left in {}", leftovers.data_dir.display());
+        match spawn::own_child(&sweep::args(&Layout::of(leftovers.data_dir.clone()))) {
+            Ok(pid) => {
+                children.add(pid, Role::SweepBefore);
+                self.sweeping = Some((leftovers, snapshot));
+            }
+            Err(e) => {
+                log::error!("what the daemon before has left may still run: the sweep cannot be started: {e}");
+                core.handle(Input::StoreOpened { snapshot }, now);
+            }
+        }
+    }
+
+    /// The sweep has ended, well or not; if not it has said why.
+    pub fn swept(&mut self, cause: ExitCause, core: &mut Core, now: Now) {
+        let Some((leftovers, snapshot)) = self.sweeping.take() else { return };
+        if cause != ExitCause::Code(0) {
+            log::error!("what the daemon before has left in {} may still run", leftovers.data_dir.display());
+        }
+        core.handle(Input::StoreOpened { snapshot }, now);
     }
 
     pub fn next_deadline(&self) -> Option<u64> {
@@ -75,6 +138,7 @@ impl Database {
             | Role::Emptying
             | Role::Pull(_)
             | Role::Sweep
+            | Role::SweepBefore
             | Role::Probe => {
                 return;
             }

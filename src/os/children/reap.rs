@@ -18,6 +18,8 @@ pub enum Role {
     Emptying,
     Pull(PullId),
     Sweep,
+    /// Of what another daemon has left, whose database this was.
+    SweepBefore,
     /// A trivial container of one provider.
     Probe,
     InitDb,

@@ -2,9 +2,10 @@
 //! order, before the first event. Blocking is fine; nobody is connected yet.
 
 use crate::api::auth::Peer;
+use crate::api::auth::oauth::OAuth;
 use crate::config::{Auth, Config, Listen};
 use crate::core::{Core, Settings};
-use crate::limits::{LOCK_WAIT, MALLOC_KEPT_MAX, MALLOC_MMAP_MIN};
+use crate::limits::{LOCK_WAIT, MALLOC_KEPT_MAX, MALLOC_MMAP_MIN, STORE_LOCK_EVERY};
 use crate::model::principal::Principal;
 use crate::os::children::database::Database;
 use crate::os::children::probes::Probes;
@@ -17,19 +18,22 @@ use crate::os::event_loop::pending::Pending;
 use crate::os::event_loop::random::random;
 use crate::os::event_loop::reactor::Reactor;
 use crate::os::event_loop::reload::Reload;
-use crate::os::event_loop::signals::Signals;
+use crate::os::event_loop::signals::{Signals, StopSignals};
 use crate::os::event_loop::timer::Alarm;
 use crate::os::event_loop::token::EventSource;
 use crate::os::instances::meter::Meter;
 use crate::os::instances::{Instances, LaunchSettings};
 use crate::os::links::Links;
+use crate::os::logs::audit::Audit;
 use crate::os::logs::files::LogFiles;
 use crate::os::logs::filter::LogFilter;
 use crate::os::net::client::Socket;
 use crate::os::net::clients::Clients;
 use crate::os::net::descriptors::Descriptors;
+use crate::os::net::oauth::{AuthServer, Server};
 use crate::os::net::outgoing::Outgoing;
 use crate::os::net::outgoing::resolver::system_lookup;
+use crate::os::net::rates::Rates;
 use crate::os::net::tls::TlsKeys;
 use crate::os::net::unix_socket;
 use crate::sandbox::container::plan::{Layout, Networking, Runtime, default_reserve_bytes};
@@ -38,8 +42,9 @@ use crate::sandbox::host::probe;
 use crate::sandbox::image::registry::proxy::Proxies;
 use crate::shares::{Owner, Resource, Shares};
 use crate::store::cluster::Cluster;
+use crate::store::home::{Home, LOCK_FILE};
 use crate::store::premises;
-use crate::store::thread::Store;
+use crate::store::thread::{Store, Wanted};
 use mio::net::{TcpListener, UnixListener};
 use mio::{Interest, Poll, Waker};
 use nix::fcntl::{Flock, FlockArg};
@@ -81,14 +86,14 @@ pub struct Boot {
 pub fn serve(config: Config, file: Option<PathBuf>, filter: &'static LogFilter) -> Result<(), String> {
     make_data_dir(&config.data_dir)?;
     // Held until the process ends: two daemons on one data directory would sweep each other's containers.
-    let _lock = lock(&config.data_dir)?;
+    let Some(_lock) = lock(&config.data_dir, config.standby)? else { return Ok(()) };
     let boot = prepare(&config, file, filter)?;
-    Reactor::new(boot).run().map_err(|e| format!("the event loop failed: {e}"))?;
+    let denied = Reactor::new(boot).run().map_err(|e| format!("the event loop failed: {e}"))?;
     // The last container is gone; so is the last reason for the cgroup above them.
     if let Some(cgroups) = Hierarchies::of_this_host() {
         cgroups.parent(&Layout::of(config.data_dir)).remove_if_empty();
     }
-    Ok(())
+    denied.map_or(Ok(()), Err)
 }
 
 /// Large buffers come and go with large answers. Without this each would be new memory from the kernel, which clears it
@@ -153,12 +158,19 @@ fn prepare(config: &Config, file: Option<PathBuf>, filter: &'static LogFilter) -
         allow_host_network: config.allow_host_network,
         hosting: config.hosting_enabled,
         separator: config.tool_separator.clone(),
+        record_arguments: config.record_arguments,
+        records_keep_days: config.records_keep_days,
         admin_token_hash: admin_token(&config.data_dir, &seed)?,
         decisions,
         seed: random().map_err(failed("/dev/urandom"))?,
+        ceilings: config.ceilings.clone(),
+        resource: config.auth_server.as_ref().map(|server| Arc::clone(&server.oauth.resource)),
     });
-    let store = Store::spawn(conninfo, config.data_dir.join("secret.key"), wake()).map_err(|e| e.to_string())?;
+    let home = Home::of(&config.data_dir).map_err(failed("the id of the data directory"))?;
+    let wanted = Wanted { conninfo, key: config.secret_key.clone(), home, standby: config.standby };
+    let store = Store::spawn(wanted, wake()).map_err(|e| e.to_string())?;
     let logs = LogFiles::spawn(&config.data_dir, wake()).map_err(failed("the directory for servers' logs"))?;
+    let audit = Audit::spawn(&config.data_dir, config.audit, wake()).map_err(failed("the audit log"))?;
     let disk_reserve_bytes = match config.disk_reserve_bytes {
         Some(bytes) => bytes,
         None => default_reserve_bytes(&config.data_dir).map_err(failed("the size of data_dir's disk"))?,
@@ -175,6 +187,15 @@ fn prepare(config: &Config, file: Option<PathBuf>, filter: &'static LogFilter) -
     let lookups = Lookups::spawn(places, wake()).map_err(failed("the look-up thread"))?;
 
     let proxies = Proxies::of(|name| std::env::var(name).ok())?;
+    let auth_server = match &config.auth_server {
+        None => None,
+        Some(configured) => {
+            let OAuth { issuer, .. } = &configured.oauth;
+            let server = Server::new(issuer, configured.jwks_uri.clone(), proxies.clone())?;
+            let spawned = AuthServer::spawn(configured.oauth.clone(), server, wake());
+            Some(spawned.map_err(failed("the thread for the authorization server"))?)
+        }
+    };
     let outgoing = Outgoing::new(proxies, system_lookup(), Arc::new(wake()));
     let links = Links::new(outgoing, random().map_err(failed("/dev/urandom"))?);
 
@@ -198,9 +219,9 @@ fn prepare(config: &Config, file: Option<PathBuf>, filter: &'static LogFilter) -
         signals,
         alarm,
         listeners,
-        clients: Clients::new(descriptors),
+        clients: Clients::new(descriptors, audit, Rates::new(config.rate_limit), auth_server),
         lookups,
-        shares: shares_of_this_host(descriptors),
+        shares: shares_of_this_host(descriptors, config.peer_connections_max),
         probes,
         children,
         instances,
@@ -224,23 +245,49 @@ fn make_data_dir(dir: &Path) -> Result<(), String> {
     fs::set_permissions(dir.join("run"), fs::Permissions::from_mode(0o700)).map_err(failed)
 }
 
-fn lock(dir: &Path) -> Result<Flock<File>, String> {
-    let path = dir.join("lock");
+/// None: asked to stop while it was standing by.
+fn lock(dir: &Path, standby: bool) -> Result<Option<Flock<File>>, String> {
+    let path = dir.join(LOCK_FILE);
     let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
     let mut wanted = file.map_err(|e| format!("{}: {e}", path.display()))?;
     let until = Instant::now() + LOCK_WAIT;
-    loop {
+    while Instant::now() < until {
         wanted = match Flock::lock(wanted, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => return Ok(lock),
+            Ok(lock) => return Ok(Some(lock)),
             // Of a daemon that was killed, a child on its way to its exec may have the lock for a moment longer.
-            Err((file, _)) if Instant::now() < until => file,
-            Err(_) => {
-                let dir = dir.display();
-                return Err(format!("another stdiod runs on {dir}; stop it, or give this one another data_dir"));
-            }
+            Err((file, _)) => file,
         };
         std::thread::sleep(LOCK_WAIT / 50);
     }
+    match standby {
+        true => stand_by(dir, wanted),
+        false => Err(format!(
+            "another stdiod runs on {}; stop it, give this one another data_dir, or set `standby = true` to have this one \
+             wait and take over",
+            dir.display()
+        )),
+    }
+}
+
+/// Waits for the daemon that has this very data directory. There is no loop yet, and nothing to do but this.
+fn stand_by(dir: &Path, mut wanted: File) -> Result<Option<Flock<File>>, String> {
+    let status = format!("standing by: another stdiod runs on {}", dir.display());
+    log::info!("{status}");
+    let signals = StopSignals::install().map_err(|e| format!("signals: {e}"))?;
+    let (mut clock, mut notify) = (Clock::start(), Notify::from_environment());
+    notify.ready(&status, clock.now().mono_ms);
+    while !signals.came() {
+        wanted = match Flock::lock(wanted, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => {
+                log::info!("the other stdiod is gone; this one takes over");
+                return Ok(Some(lock));
+            }
+            Err((file, _)) => file,
+        };
+        notify.tick(|| status.clone(), clock.now().mono_ms);
+        std::thread::sleep(STORE_LOCK_EVERY);
+    }
+    Ok(None)
 }
 
 /// Reads the admin token, or makes it at the first start. The store has only its hash.
@@ -263,9 +310,12 @@ fn admin_token(dir: &Path, seed: &[u8; 32]) -> Result<[u8; 32], String> {
 }
 
 /// As `limits.rs` plans it, and less where the kernel lets this process have fewer descriptors.
-fn shares_of_this_host(descriptors: Descriptors) -> Shares {
+fn shares_of_this_host(descriptors: Descriptors, peer_connections_max: Option<usize>) -> Shares {
     let mut shares = Shares::default();
     shares.narrow(Resource::Connections, descriptors.for_clients());
+    if let Some(most) = peer_connections_max {
+        shares.cap_address(Resource::Connections, most);
+    }
     // Two descriptors each, and no more than half of all.
     shares.narrow(Resource::Relays, descriptors.for_clients() / 4);
     shares
@@ -293,8 +343,8 @@ fn find_runtimes(config: &Config) -> (BTreeMap<String, Runtime>, Vec<(String, St
 pub struct Listener {
     kind: Kind,
     address: String,
-    /// Without a token, whoever reaches it is trusted.
-    open: bool,
+    /// What is known of whoever reaches it.
+    admits: Peer,
     /// Of a unix socket.
     file: Option<SocketFile>,
 }
@@ -326,12 +376,13 @@ enum Kind {
 fn listen(config: &Config, poll: &Poll) -> Result<Vec<Listener>, String> {
     let group = config.socket_group.as_deref().map(unix_socket::group).transpose();
     let group = group.map_err(|why| format!("socket_group: {why}"))?;
-    let control = (Listen::Unix(config.control_socket()), Auth::Tokens, None);
-    let configured = config.listen.iter().map(|wanted| (wanted.clone(), config.auth, group));
+    let control = (Listen::Unix(config.control_socket()), Peer::Token, None);
+    let metrics = config.metrics_listen.clone().map(|wanted| (wanted, Peer::Scraper, group));
+    let configured = config.listen.iter().map(|wanted| (wanted.clone(), admitted(config.auth, wanted), group));
     let keys = config.tls.as_ref().map(TlsKeys::read).transpose()?;
     let mut listeners = Vec::new();
-    for (index, (wanted, auth, group)) in configured.chain([control]).enumerate() {
-        let mut listener = Listener::bind(&wanted, auth, group, keys.as_ref()).map_err(|e| {
+    for (index, (wanted, admits, group)) in configured.chain(metrics).chain([control]).enumerate() {
+        let mut listener = Listener::bind(&wanted, admits, group, keys.as_ref()).map_err(|e| {
             format!("cannot listen on {wanted}: {e}; another daemon may be there, or choose another `listen`")
         })?;
         let token = EventSource::Listener(index).token();
@@ -345,26 +396,33 @@ fn listen(config: &Config, poll: &Poll) -> Result<Vec<Listener>, String> {
     Ok(listeners)
 }
 
+fn admitted(auth: Auth, wanted: &Listen) -> Peer {
+    match (auth, wanted) {
+        (Auth::Tokens, _) => Peer::Token,
+        (Auth::Off, Listen::Tls(_)) => Peer::OpenTls,
+        (Auth::Off, Listen::Tcp(_) | Listen::Unix(_)) => Peer::Open,
+    }
+}
+
 impl Listener {
     /// `group`: who else may open it, if it is a unix socket.
-    fn bind(wanted: &Listen, auth: Auth, group: Option<Gid>, keys: Option<&Arc<TlsKeys>>) -> io::Result<Listener> {
-        let open = auth == Auth::Off;
+    fn bind(wanted: &Listen, admits: Peer, group: Option<Gid>, keys: Option<&Arc<TlsKeys>>) -> io::Result<Listener> {
         match wanted {
             Listen::Tcp(address) => {
                 let socket = TcpListener::bind(*address)?;
                 let address = format!("http://{}", socket.local_addr()?);
-                Ok(Listener { kind: Kind::Tcp(socket), address, open, file: None })
+                Ok(Listener { kind: Kind::Tcp(socket), address, admits, file: None })
             }
             Listen::Tls(address) => {
                 let socket = TcpListener::bind(*address)?;
                 let address = format!("https://{}", socket.local_addr()?);
                 let keys = keys.expect("a configuration with such a listener has a certificate");
-                Ok(Listener { kind: Kind::Tls(socket, Arc::clone(keys)), address, open, file: None })
+                Ok(Listener { kind: Kind::Tls(socket, Arc::clone(keys)), address, admits, file: None })
             }
             Listen::Unix(path) => {
                 let socket = unix_socket::bind(path, group)?;
                 let file = Some(SocketFile(path.clone()));
-                Ok(Listener { kind: Kind::Unix(socket), address: wanted.to_string(), open, file })
+                Ok(Listener { kind: Kind::Unix(socket), address: wanted.to_string(), admits, file })
             }
         }
     }
@@ -393,17 +451,20 @@ impl Listener {
                 Kind::Tcp(listener) => listener.accept().map(|(socket, from)| {
                     // An answer is one write; there is nothing to wait for.
                     _ = socket.set_nodelay(true);
-                    (Socket::Tcp(socket), Owner::at(from.ip()), if self.open { Peer::Open } else { Peer::Token })
+                    (Socket::Tcp(socket), Owner::at(from.ip()), self.admits)
                 }),
                 Kind::Tls(listener, keys) => listener.accept().and_then(|(socket, from)| {
                     _ = socket.set_nodelay(true);
-                    let peer = if self.open { Peer::OpenTls } else { Peer::Token };
-                    Ok((Socket::Tls(Box::new(keys.accept(socket)?)), Owner::at(from.ip()), peer))
+                    Ok((Socket::Tls(Box::new(keys.accept(socket)?)), Owner::at(from.ip()), self.admits))
                 }),
                 Kind::Unix(listener) => listener.accept().map(|(socket, _)| {
                     let uid = unix_socket::peer_uid(&socket);
-                    let trusted = self.open || uid.is_some_and(unix_socket::is_root_or_us);
-                    let peer = if trusted { Peer::Trusted } else { Peer::Token };
+                    let known = uid.is_some_and(unix_socket::is_root_or_us);
+                    let peer = match self.admits {
+                        Peer::Open | Peer::OpenTls | Peer::Trusted => Peer::Trusted,
+                        Peer::Token if known => Peer::Trusted,
+                        Peer::Token | Peer::Scraper => self.admits,
+                    };
                     // Whom the kernel cannot name is nobody in particular.
                     (Socket::Unix(socket), Owner::User(uid.unwrap_or(u32::MAX)), peer)
                 }),
@@ -413,7 +474,9 @@ impl Listener {
                     let owner = Owner::Principal(Principal::anonymous().name);
                     return Ok(Some(NewConnection { socket, peer, owner }));
                 }
-                Ok((socket, owner, peer @ Peer::Token)) => return Ok(Some(NewConnection { socket, peer, owner })),
+                Ok((socket, owner, peer @ (Peer::Token | Peer::Scraper))) => {
+                    return Ok(Some(NewConnection { socket, peer, owner }));
+                }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(None),
                 Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
                 Err(e) => return Err(e),

@@ -7,21 +7,32 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 pub struct Clock {
     start: Instant,
     set: Now,
+    /// When `now` was last asked for.
+    read: Instant,
 }
 
 const SET_EVERY_MS: u64 = 1_000;
 
 impl Clock {
     pub fn start() -> Clock {
-        Clock { start: Instant::now(), set: Now { mono_ms: 0, unix_ms: unix_ms() } }
+        let start = Instant::now();
+        Clock { start, set: Now { mono_ms: 0, unix_ms: unix_ms() }, read: start }
     }
 
     pub fn now(&mut self) -> Now {
-        let mono_ms = self.start.elapsed().as_millis() as u64;
+        self.read = Instant::now();
+        let since = self.read.duration_since(self.start);
+        let mono_ms = since.as_secs() * 1_000 + u64::from(since.subsec_millis());
         if mono_ms - self.set.mono_ms >= SET_EVERY_MS {
             self.set = Now { mono_ms, unix_ms: unix_ms() };
         }
         Now { mono_ms, unix_ms: self.set.unix_ms + (mono_ms - self.set.mono_ms) }
+    }
+
+    /// How long ago `now` was asked for.
+    pub fn since_now_us(&self) -> u64 {
+        let took = self.read.elapsed();
+        took.as_secs() * 1_000_000 + u64::from(took.subsec_micros())
     }
 }
 

@@ -1,12 +1,17 @@
 //! Whatever must be asked of the disk while the daemon runs: is an image here, is a network configured, what does the
-//! configuration say now, what does an instance use. A thread of its own looks; the loop hands it questions, never waits
+//! configuration say now, what does an instance use. It also writes down what is counted and reads documents that are
+//! imported, which is long. A thread of its own looks; the loop hands it questions, never waits
 //! for it, and hears the answers when the thread rings. Invariant: every question is answered once, in their order.
 
+use crate::api::import::Read;
+use crate::api::import::body::{Candidate, Document};
+use crate::api::metrics;
 use crate::config::Config;
 use crate::ids::{ConnId, PullId};
 use crate::limits::{LOOK_UP_KEPT, LOOK_UP_KEPT_MAX, LOOK_UPS_AT_ONCE};
 use crate::model::definition::{Definition, PullPolicy, Source};
 use crate::model::fault::{Code, Fault};
+use crate::model::metrics::Metrics;
 use crate::model::status::Usage;
 use crate::sandbox::container::network;
 use crate::sandbox::container::plan::{Layout, Networking, Runtime};
@@ -45,6 +50,12 @@ pub enum Question {
         conn: ConnId,
         wants: Wants,
     },
+    /// May all that a document names be stored? A client waits for it.
+    Import {
+        conn: ConnId,
+        ticket: u64,
+        document: Box<Document>,
+    },
     Image {
         pull: PullId,
         image: String,
@@ -52,6 +63,11 @@ pub enum Question {
     Usage {
         conn: ConnId,
         cgroup: Box<CgroupFiles>,
+    },
+    /// Everything that is counted, to be written down.
+    Metrics {
+        conn: ConnId,
+        metrics: Box<Metrics>,
     },
     /// SIGHUP.
     Config,
@@ -69,6 +85,11 @@ pub enum Finding {
         here: bool,
         fault: Option<Fault>,
     },
+    Import {
+        conn: ConnId,
+        ticket: u64,
+        read: Result<Vec<Candidate>, Fault>,
+    },
     Image {
         pull: PullId,
         here: Result<bool, String>,
@@ -77,6 +98,10 @@ pub enum Finding {
     Usage {
         conn: ConnId,
         usage: Option<Usage>,
+    },
+    Metrics {
+        conn: ConnId,
+        text: Vec<u8>,
     },
     Config(Result<Box<Config>, String>),
 }
@@ -165,11 +190,15 @@ impl WhereToLook {
                 let fault = fault.or_else(|| self.missing_network(&wants));
                 Some(Finding::Definition { conn, wants, here, fault })
             }
+            Question::Import { conn, ticket, document } => {
+                Some(Finding::Import { conn, ticket, read: self.candidates(images, &document) })
+            }
             Question::Image { pull, image } => {
                 let here = images.resolve(&image).map(|found| found.is_some()).map_err(|e| e.to_string());
                 Some(Finding::Image { pull, here })
             }
             Question::Usage { conn, cgroup } => Some(Finding::Usage { conn, usage: cgroup.usage() }),
+            Question::Metrics { conn, metrics } => Some(Finding::Metrics { conn, text: metrics::render(&metrics) }),
             Question::Config => {
                 let read = Config::load(self.config_file.as_deref());
                 Some(Finding::Config(read.map(Box::new).map_err(|e| e.to_string())))
@@ -179,6 +208,17 @@ impl WhereToLook {
                 None
             }
         }
+    }
+
+    fn candidates(&self, images: &Images, document: &Document) -> Result<Vec<Candidate>, Fault> {
+        let mut candidates = document.candidates()?;
+        for candidate in candidates.iter_mut().filter(|candidate| !candidate.entry.disabled) {
+            let Read::Hosted(definition) = &candidate.read else { continue };
+            let Some(wants) = Wants::of(definition) else { continue };
+            let (_, fault) = self.image(images, &wants);
+            candidate.missing = fault.or_else(|| self.missing_network(&wants));
+        }
+        Ok(candidates)
     }
 
     /// Is it here? And a fault if it is not and cannot come: a definition must not be stored for that. What a registry has
@@ -286,7 +326,11 @@ mod tests {
             lookups.ask(Question::Definition { conn: ConnId(1), wants });
             match next(lookups, &bell) {
                 Finding::Definition { here, fault, .. } => (here, fault.map(|fault| fault.code)),
-                Finding::Image { .. } | Finding::Usage { .. } | Finding::Config(_) => {
+                Finding::Import { .. }
+                | Finding::Image { .. }
+                | Finding::Usage { .. }
+                | Finding::Metrics { .. }
+                | Finding::Config(_) => {
                     panic!("nobody has asked for that")
                 }
             }
@@ -330,7 +374,12 @@ mod tests {
                         assert_eq!(answered, all);
                         return;
                     }
-                    Finding::Definition { .. } | Finding::Usage { .. } => panic!("nobody has asked for that"),
+                    Finding::Definition { .. }
+                    | Finding::Import { .. }
+                    | Finding::Usage { .. }
+                    | Finding::Metrics { .. } => {
+                        panic!("nobody has asked for that")
+                    }
                 }
             }
         }

@@ -13,10 +13,12 @@
 
 mod usage;
 
+use crate::api::response::Answer;
 use crate::core::Core;
 use crate::core::contract::{Input, Now, Output};
 use crate::limits::{ACCEPT_PAUSE, ACCEPTS_AT_ONCE, HOLD, LAST_ANSWERS};
 use crate::model::instance::ExitCause;
+use crate::model::metrics::Turns;
 use crate::os::children::database::Database;
 use crate::os::children::probes::{Probes, Verdict};
 use crate::os::children::pulls::PullChildren;
@@ -31,7 +33,8 @@ use crate::os::event_loop::reload::Reload;
 use crate::os::event_loop::signals::Signals;
 use crate::os::event_loop::timer::Alarm;
 use crate::os::event_loop::token::EventSource;
-use crate::os::instances::Instances;
+use crate::os::instances::meter::Heard;
+use crate::os::instances::{Instances, Wanted};
 use crate::os::links::{LinkEvent, Links};
 use crate::os::logs::files::LogFiles;
 use crate::os::net::clients::{Clients, LookedUp};
@@ -76,6 +79,11 @@ pub struct Reactor {
     /// Until then clients may take the last of their answers; none: they may not.
     leave_by_ms: Option<u64>,
     exit: Exit,
+    /// Why the daemon has to end: another one works on its database.
+    denied: Option<String>,
+    turns: Turns,
+    /// Looks at everything that is counted, on their way to text.
+    scrapes: usize,
 }
 
 /// How far the end has come.
@@ -116,10 +124,14 @@ impl Reactor {
             announced: false,
             leave_by_ms: None,
             exit: Exit::Running,
+            denied: None,
+            turns: Turns::default(),
+            scrapes: 0,
         }
     }
 
-    pub fn run(mut self) -> io::Result<()> {
+    /// Some: why it had to end, though nobody has asked for that.
+    pub fn run(mut self) -> io::Result<Option<String>> {
         let mut events = Events::with_capacity(1024);
         let mut now = self.clock.now();
         self.database.start(&mut self.children, now);
@@ -154,11 +166,13 @@ impl Reactor {
             self.move_large(now);
             self.announce(now);
             self.follow_exit(now);
+            self.turns.ended(self.clock.since_now_us());
         }
         self.database.close();
         self.pending.close();
+        self.clients.close_audit();
         self.logs.close();
-        Ok(())
+        Ok(self.denied)
     }
 
     // --- 1: sleep ---------------------------------------------------------------------------------------------------
@@ -274,13 +288,19 @@ impl Reactor {
 
     fn threads_rang(&mut self, now: Now) {
         self.links.resolved(self.poll.registry(), now);
-        self.database.heard(&mut self.core, now);
-        for (instance, free_bytes) in self.instances.meter.heard() {
+        self.hear_database(now);
+        let Heard { greedy, looks } = self.instances.meter.heard();
+        for (instance, free_bytes) in greedy {
             self.instances.end_greedy(instance, free_bytes);
+        }
+        if !looks.is_empty() {
+            self.core.handle(Input::Measured { looks }, now);
         }
         for (version, outcome) in self.pending.kept() {
             self.core.handle(Input::DecisionsKept { version, outcome }, now);
         }
+        self.clients.audit_heard(&mut self.shares, now);
+        self.clients.keys_heard(&mut self.core, &mut self.shares, now);
         for (server, entries) in self.logs.restored() {
             self.core.handle(Input::LogRestored { server, entries }, now);
         }
@@ -289,10 +309,30 @@ impl Reactor {
         }
     }
 
+    fn hear_database(&mut self, now: Now) {
+        let heard = self.database.heard(&mut self.core, &mut self.children, now);
+        if let Some(why) = heard.stands_by {
+            // To systemd a daemon that stands by has come up: it is what was asked for.
+            self.notify.ready(&format!("standing by: {why}"), now.mono_ms);
+        }
+        if let Some(why) = heard.denied {
+            self.notify.stopping(&why);
+            self.denied = Some(why);
+            self.close_listeners();
+        }
+    }
+
+    fn close_listeners(&mut self) {
+        self.socket_files.extend(self.listeners.drain(..).filter_map(Listener::close));
+    }
+
     fn looked(&mut self, found: Finding, now: Now) {
         match found {
             Finding::Definition { conn, wants, fault, here: _ } => {
-                self.clients.looked(conn, LookedUp { wants, fault }, &mut self.core, &mut self.shares, now);
+                self.clients.looked(conn, LookedUp::Definition { wants, fault }, &mut self.core, &mut self.shares, now);
+            }
+            Finding::Import { conn, ticket, read } => {
+                self.clients.imported((conn, ticket), read, &mut self.core, &mut self.shares, now);
             }
             Finding::Image { pull, here } => {
                 if let Some(known) = self.pulls.looked(pull, here, &mut self.children, self.poll.registry()) {
@@ -301,6 +341,11 @@ impl Reactor {
             }
             Finding::Usage { conn, usage } => self
                 .answer_held(conn, now, |instances, instance| usage.map(|fresh| instances.complete(instance, fresh))),
+            Finding::Metrics { conn, text } => {
+                self.scrapes -= 1;
+                let answer = Answer::MetricsText(text);
+                self.clients.answer(conn, answer, &mut self.core, &mut self.shares, now);
+            }
             Finding::Config(read) => {
                 let fresh = self.reload.take(read);
                 if let Some(keys) = &fresh.keys {
@@ -319,7 +364,7 @@ impl Reactor {
         for _ in 0..signalled.stop {
             self.notify.stopping("stopping every server");
             self.core.handle(Input::ShutdownAsked, now);
-            self.socket_files.extend(self.listeners.drain(..).filter_map(Listener::close));
+            self.close_listeners();
             // A second signal means now, for clients too.
             self.leave_by_ms = None;
         }
@@ -347,6 +392,10 @@ impl Reactor {
                         self.probes.swept(cause, &mut self.children);
                         self.follow_probes(now);
                     }
+                }
+                Role::SweepBefore => {
+                    self.database.swept(cause, &mut self.core, now);
+                    self.hear_database(now);
                 }
                 Role::Probe => {
                     // By a signal, or a panic: it has not cleared its container away.
@@ -414,8 +463,8 @@ impl Reactor {
         for handed in self.clients.take_handed() {
             self.instances.ports.relay(handed, (self.poll.registry(), &mut self.shares, now));
         }
-        for (conn, wants) in self.clients.take_questions() {
-            self.lookups.ask(Question::Definition { conn, wants });
+        for question in self.clients.take_questions() {
+            self.lookups.ask(question);
         }
         while let Some(output) = self.core.poll_output() {
             match output {
@@ -434,9 +483,10 @@ impl Reactor {
                     }
                 }
                 Output::AbandonPull { pull } => self.pulls.abandon(pull),
-                Output::Launch { instance, server, provider, definition } => {
+                Output::Launch { instance, server, provider, definition, packages } => {
                     let (children, registry) = (&mut self.children, self.poll.registry());
-                    let launched = self.instances.launch(instance, server, &provider, &definition, children, registry);
+                    let what = Wanted { instance, server, provider: &provider, definition: &definition, packages };
+                    let launched = self.instances.launch(&what, children, registry);
                     if let Err(why) = launched {
                         self.core.handle(Input::LaunchFailed { instance, why }, now);
                     }

@@ -1,6 +1,7 @@
 //! Signals as bytes on a socket, so that the loop sees them like everything else. The handlers only write.
 
 use mio::net::UnixStream;
+use signal_hook::SigId;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -69,5 +70,29 @@ impl Signals {
         let mut scratch = [0; 256];
         while matches!(self.socket.read(&mut scratch), Ok(n) if n > 0) {}
         Signalled { stop: self.stop.fresh(), reload: self.reload.fresh() > 0, summary: self.summary.fresh() > 0 }
+    }
+}
+/// Before there is a loop: only whether it is asked to stop. SIGHUP has nothing to read again yet, and ends nobody.
+pub struct StopSignals {
+    stop: Arc<AtomicUsize>,
+    registered: Vec<SigId>,
+}
+
+impl StopSignals {
+    pub fn install() -> io::Result<StopSignals> {
+        let (stop, ignored) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let wanted = [(SIGTERM, &stop), (SIGINT, &stop), (SIGHUP, &ignored), (SIGUSR1, &ignored)];
+        let registered = wanted.map(|(signal, flag)| signal_hook::flag::register_usize(signal, Arc::clone(flag), 1));
+        Ok(StopSignals { stop, registered: registered.into_iter().collect::<io::Result<_>>()? })
+    }
+
+    pub fn came(&self) -> bool {
+        self.stop.load(Ordering::SeqCst) > 0
+    }
+}
+
+impl Drop for StopSignals {
+    fn drop(&mut self) {
+        self.registered.iter().for_each(|id| _ = signal_hook::low_level::unregister(*id));
     }
 }

@@ -8,6 +8,7 @@ use crate::limits::{
 };
 use crate::model::status::Usage;
 use crate::os::instances::disk_guard::DiskGuard;
+use crate::os::instances::fetched;
 use crate::sandbox::cleanup::volumes::measure;
 use crate::sandbox::container::disk;
 use crate::sandbox::container::plan::free_bytes;
@@ -21,8 +22,19 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 enum Job {
-    Watch { instance: InstanceId, cgroup: CgroupFiles, dirs: Vec<PathBuf> },
-    Forget { instance: InstanceId },
+    Watch {
+        instance: InstanceId,
+        cgroup: CgroupFiles,
+        dirs: Vec<PathBuf>,
+        volume: Option<PathBuf>,
+    },
+    /// Somebody waits for what it puts on the disk.
+    Install {
+        instance: InstanceId,
+    },
+    Forget {
+        instance: InstanceId,
+    },
 }
 
 /// What the thread has found.
@@ -33,6 +45,14 @@ enum Found {
         instance: InstanceId,
         free_bytes: u64,
     },
+}
+
+/// What the loop is told.
+#[derive(Default)]
+pub struct Heard {
+    /// Who must go, and how much room there was on the disk.
+    pub greedy: Vec<(InstanceId, u64)>,
+    pub looks: Vec<(InstanceId, Usage)>,
 }
 
 pub struct Meter {
@@ -54,9 +74,15 @@ impl Meter {
     }
 
     /// `dirs`: where it writes to the host's disk. An instance that cannot be handed over has no numbers, no more.
-    pub fn watch(&mut self, instance: InstanceId, cgroup: CgroupFiles, dirs: Vec<PathBuf>) {
+    /// The last of `dirs` is of its volumes, and `volume` where it sees one of them.
+    pub fn watch(&mut self, instance: InstanceId, cgroup: CgroupFiles, dirs: Vec<PathBuf>, volume: Option<PathBuf>) {
         self.last.insert(instance, Usage::default());
-        _ = self.jobs.try_send(Job::Watch { instance, cgroup, dirs });
+        _ = self.jobs.try_send(Job::Watch { instance, cgroup, dirs, volume });
+    }
+
+    /// It fetches packages: how much of them is here is looked at every time.
+    pub fn watch_install(&mut self, instance: InstanceId) {
+        _ = self.jobs.try_send(Job::Install { instance });
     }
 
     pub fn forget(&mut self, instance: InstanceId) {
@@ -64,22 +90,23 @@ impl Meter {
         _ = self.jobs.try_send(Job::Forget { instance });
     }
 
-    /// The thread rang. Who must go, and how much room there was on the disk.
-    pub fn heard(&mut self) -> Vec<(InstanceId, u64)> {
-        let mut greedy = Vec::new();
+    /// The thread rang.
+    pub fn heard(&mut self) -> Heard {
+        let mut heard = Heard::default();
         for found in self.found.try_iter() {
             match found {
-                Found::Greedy { instance, free_bytes } => greedy.push((instance, free_bytes)),
+                Found::Greedy { instance, free_bytes } => heard.greedy.push((instance, free_bytes)),
                 Found::Usage(looks) => {
                     for (instance, usage) in looks {
                         if let Some(last) = self.last.get_mut(&instance) {
                             *last = usage;
+                            heard.looks.push((instance, usage));
                         }
                     }
                 }
             }
         }
-        greedy
+        heard
     }
 
     /// The last look at it; none before the first.
@@ -102,6 +129,8 @@ struct Thread {
 struct Watched {
     cgroup: CgroupFiles,
     dirs: Vec<PathBuf>,
+    volume: Option<PathBuf>,
+    installs: bool,
     last: Option<(Instant, Usage)>,
     /// The last look at everything: when, and the CPU time until then.
     whole: Option<(Instant, u64)>,
@@ -121,8 +150,14 @@ impl Thread {
                 false => todo.recv_timeout(next.saturating_duration_since(Instant::now())),
             };
             match job {
-                Ok(Job::Watch { instance, cgroup, dirs }) => {
-                    self.watched.insert(instance, Watched { cgroup, dirs, last: None, whole: None });
+                Ok(Job::Watch { instance, cgroup, dirs, volume }) => {
+                    let new = Watched { cgroup, dirs, volume, installs: false, last: None, whole: None };
+                    self.watched.insert(instance, new);
+                }
+                Ok(Job::Install { instance }) => {
+                    if let Some(watched) = self.watched.get_mut(&instance) {
+                        watched.installs = true;
+                    }
                 }
                 Ok(Job::Forget { instance }) => {
                     self.watched.remove(&instance);
@@ -191,7 +226,10 @@ impl Watched {
             Some((_, last)) => Usage { disk_bytes: last.disk_bytes, ..self.cgroup.usage()? },
             None => self.cgroup.usage()?,
         };
-        if is_whole {
+        if self.installs {
+            usage.disk_bytes =
+                self.dirs.last().map_or(0, |dir| fetched::bytes(&self.cgroup, dir, self.volume.as_ref()));
+        } else if is_whole {
             usage.disk_bytes =
                 self.dirs.iter().map(|dir| measure(dir, METER_ENTRIES_MAX).map_or(0, |size| size.bytes)).sum();
             self.whole = Some((now, cpu_ms));
@@ -229,6 +267,8 @@ mod tests {
                 .unwrap()
                 .parent(&crate::sandbox::container::plan::Layout { data_dir: "/x".into(), mark: "x".into() }),
             dirs: Vec::new(),
+            volume: None,
+            installs: false,
             last: None,
             whole: None,
         };

@@ -3,7 +3,9 @@
 //! instance's `Exited` comes after everything it ever said; and one that has spent its allowance waits in its own pipe.
 
 pub mod disk_guard;
+mod fetched;
 pub mod meter;
+mod numbers;
 pub mod pace;
 pub mod pipe_share;
 pub mod pipes;
@@ -14,8 +16,7 @@ use crate::core::contract::{Input, Now};
 use crate::ids::{IdMap, InstanceId, ServerId};
 use crate::limits::{BYTES_AT_ONCE, PIPE_BUFFER_FREE, STDIN_BEHIND_MAX, STDOUT_PIPE, WORK_PER_CALL};
 use crate::model::definition::Definition;
-use crate::model::instance::{Exit, ExitCause, LaunchFault, LaunchFaultKind, StopSignal};
-use crate::model::status::Usage;
+use crate::model::instance::{Exit, ExitCause, LaunchFault, LaunchFaultKind, Packages, StopSignal};
 use crate::os::children::chores::{Chores, Work};
 use crate::os::children::launch_turns::LaunchTurns;
 use crate::os::children::reap::{Children, Role};
@@ -26,7 +27,7 @@ use crate::os::instances::pipes::{Held, Pipes, Written};
 use crate::os::instances::reading::{Last, Reading};
 use crate::os::net::descriptors::Descriptors;
 use crate::os::net::ports::Ports;
-use crate::sandbox::container::plan::{LaunchPlan, Layout, Networking, Report, Runtime, RuntimeKind};
+use crate::sandbox::container::plan::{LaunchPlan, Layout, Networking, Report, Runs, Runtime, RuntimeKind};
 use crate::sandbox::container::signal;
 use crate::sandbox::host::cgroup::{CgroupFiles, Hierarchies, oom_kills_of_host};
 use crate::shares::{Owner, Shares, Short};
@@ -137,6 +138,16 @@ pub struct Instances {
     chores: Chores,
 }
 
+/// An instance that is to be launched.
+pub struct Wanted<'a> {
+    pub instance: InstanceId,
+    /// Whose share it is that it takes.
+    pub server: ServerId,
+    pub provider: &'a str,
+    pub definition: &'a Definition,
+    pub packages: Packages,
+}
+
 /// What is the same for all instances of a daemon.
 pub struct LaunchSettings {
     pub layout: Layout,
@@ -189,13 +200,11 @@ impl Instances {
 
     pub fn launch(
         &mut self,
-        instance: InstanceId,
-        server: ServerId,
-        provider: &str,
-        definition: &Definition,
+        what: &Wanted<'_>,
         children: &mut Children,
         registry: &Registry,
     ) -> Result<(), LaunchFault> {
+        let Wanted { instance, server, provider, definition, packages } = *what;
         let Some(runtime) = self.runtimes.get(provider).cloned() else {
             let message = format!("provider {provider} is not usable here");
             return Err(LaunchFault { kind: LaunchFaultKind::ProviderUnusable, message });
@@ -211,6 +220,7 @@ impl Instances {
         let plan = LaunchPlan {
             container_id: container_id.clone(),
             definition: definition.clone(),
+            packages,
             runtime,
             layout: self.settings.layout.clone(),
             networking: self.settings.networking.clone(),
@@ -228,7 +238,7 @@ impl Instances {
         if let Some(cgroup) = &cgroup {
             let layout = &self.settings.layout;
             let dirs = vec![layout.bundle(&container_id), layout.volumes_dir(&definition.name)];
-            self.meter.watch(instance, cgroup.clone(), dirs);
+            self.meter.watch(instance, cgroup.clone(), dirs, definition.volumes.first().map(PathBuf::from));
         }
         let process = Process::Launching { pid, report: Some(report) };
         let kind = plan.runtime.kind;
@@ -506,7 +516,7 @@ impl Instances {
                 }
             }
             Role::Emptying => self.chores.emptied(cause, now),
-            Role::Pull(_) | Role::Sweep | Role::Probe | Role::InitDb | Role::Postgres => {}
+            Role::Pull(_) | Role::Sweep | Role::SweepBefore | Role::Probe | Role::InitDb | Role::Postgres => {}
         }
     }
 
@@ -524,13 +534,20 @@ impl Instances {
             Process::Running { .. } | Process::Dead { .. } | Process::Ended => None,
         });
         match report.and_then(spawn::read_report) {
-            Some(Report::Started { pid, address }) => {
+            Some(Report::Started { pid, address, runs }) => {
                 self.ports.located(instance, address);
                 let dead = children.claim(pid, instance);
                 if let Some(hosted) = self.map.get_mut(&instance) {
                     hosted.process = Process::Running { pid };
                 }
-                core.handle(Input::Launched { instance }, now);
+                let begun = match runs {
+                    Runs::Server => Input::Launched { instance },
+                    Runs::Install => {
+                        self.meter.watch_install(instance);
+                        Input::InstallBegun { instance }
+                    }
+                };
+                core.handle(begun, now);
                 if let Some(cause) = dead {
                     self.container_ended(instance, cause, core, now);
                 }
@@ -564,23 +581,5 @@ impl Instances {
         *process = Process::Ended;
         let oom = self.map[&instance].was_oom_killed();
         core.handle(Input::Exited { instance, exit: Exit { cause, oom } }, now);
-    }
-
-    // --- numbers ----------------------------------------------------------------------------------------------------
-
-    /// What an instance uses: the meter's last look.
-    pub fn usage(&self, instance: InstanceId) -> Option<Usage> {
-        self.meter.usage(instance)
-    }
-
-    /// Where that is to be seen; none: nowhere.
-    pub fn cgroup(&self, instance: InstanceId) -> Option<&CgroupFiles> {
-        self.map.get(&instance)?.cgroup.as_ref()
-    }
-
-    /// A fresh look at its cgroup, with what only the meter knows.
-    pub fn complete(&self, instance: InstanceId, fresh: Usage) -> Usage {
-        let last = self.meter.usage(instance).unwrap_or_default();
-        Usage { cpu_percent: last.cpu_percent, disk_bytes: last.disk_bytes, ..fresh }
     }
 }

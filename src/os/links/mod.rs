@@ -7,13 +7,14 @@ use crate::allowance::Allowance;
 use crate::core::contract::Now;
 use crate::core::entropy::Entropy;
 use crate::ids::{CallId, IdMap, InstanceId, OutgoingId, ServerId};
-use crate::limits::{LINK_GOODBYE_WAIT, SERVER_WORK, UPSTREAM_BACKLOG_MAX, WORK_PER_CALL};
-use crate::model::endpoint::{Endpoint, LinkFault, LinkFaultKind, ParamHeaders};
+use crate::limits::{LINK_GOODBYE_WAIT, LINK_TOKENS_MAX, SERVER_WORK, UPSTREAM_BACKLOG_MAX, WORK_PER_CALL};
+use crate::model::endpoint::{ClientCredentials, Endpoint, LinkFault, LinkFaultKind, ParamHeaders};
 use crate::model::fault::Fault;
 use crate::os::instances::pipe_share::PipeShare;
 use crate::os::net::outgoing::{Event, Outgoing, PlainProxy, Target, Why};
 use crate::shares::{Owner, Shares, Short};
-use crate::wire::remote::{Channel, Command, Heard, Remote, ViaProxy};
+use crate::wire::remote::bearer::Bearer;
+use crate::wire::remote::{Channel, Command, Heard, Remote, Seeds, ViaProxy};
 use mio::Registry;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -47,6 +48,8 @@ pub struct Links {
     entropy: Entropy,
     events: VecDeque<(InstanceId, LinkEvent)>,
     deadlines: BTreeSet<(u64, InstanceId)>,
+    /// Of links with credentials, for their next connection.
+    tokens: HashMap<ClientCredentials, Bearer>,
 }
 
 impl Links {
@@ -60,6 +63,7 @@ impl Links {
             entropy: Entropy::new(seed),
             events: VecDeque::new(),
             deadlines: BTreeSet::new(),
+            tokens: HashMap::new(),
         }
     }
 
@@ -77,7 +81,10 @@ impl Links {
         endpoint: Arc<Endpoint>,
         (shares, now): (&mut Shares, Now),
     ) {
-        match Remote::new(&endpoint, self.entropy.bytes(), now.mono_ms) {
+        let key = *self.entropy.bytes().first_chunk().expect("16 of 32");
+        let seeds = Seeds { key, masks: self.entropy.bytes() };
+        let known = endpoint.auth.as_ref().and_then(|credentials| self.tokens.get(credentials)).cloned();
+        match Remote::new(Arc::clone(&endpoint), seeds, known, now.mono_ms) {
             Err(why) => self.events.push_back((instance, LinkEvent::Lost(why))),
             Ok(remote) => {
                 let link = Link {
@@ -150,6 +157,7 @@ impl Links {
 
     fn remove(&mut self, instance: InstanceId, shares: &mut Shares) {
         let Some(mut link) = self.map.remove(&instance) else { return };
+        self.keep_token(&link);
         link.share.give_back(shares);
         for id in link.channels.into_values() {
             self.channels.remove(&id);
@@ -158,6 +166,16 @@ impl Links {
         if let Some(at) = link.armed_ms {
             self.deadlines.remove(&(at, instance));
         }
+    }
+
+    /// The next connection of these credentials begins with it.
+    fn keep_token(&mut self, link: &Link) {
+        let (Some(credentials), Some(bearer)) = (&link.endpoint.auth, link.remote.bearer()) else { return };
+        if self.tokens.len() >= LINK_TOKENS_MAX && !self.tokens.contains_key(credentials) {
+            let soonest = self.tokens.iter().min_by_key(|(_, bearer)| bearer.until_ms).map(|(of, _)| of.clone());
+            soonest.map(|credentials| self.tokens.remove(&credentials));
+        }
+        self.tokens.insert(credentials.clone(), bearer.clone());
     }
 
     // --- what the kernel, the helpers and the clock say ---------------------------------------------------------
@@ -271,6 +289,7 @@ impl Links {
                 Command::Connected => LinkEvent::Connected,
                 Command::Line(line) => LinkEvent::Line(line),
                 Command::Undelivered { call, fault } => LinkEvent::Undelivered { call, fault },
+                Command::Unauthorized { .. } => unreachable!("a remote says whether it is undelivered"),
                 Command::Lost(why) => {
                     self.remove(instance, shares);
                     LinkEvent::Lost(why)

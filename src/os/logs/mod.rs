@@ -1,4 +1,5 @@
 //! Logs on disk: those of the servers, and the daemon's own.
 
+pub mod audit;
 pub mod files;
 pub mod filter;

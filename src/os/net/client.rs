@@ -2,6 +2,7 @@
 //! it is being answered nothing more is read, so a client that pipelines is held back by its own socket. Never decides
 //! what a request means.
 
+use crate::api::audit::Draft;
 use crate::api::auth::proof;
 use crate::api::auth::{Peer, Shown};
 use crate::ids::ConnId;
@@ -9,6 +10,7 @@ use crate::limits::{
     ANSWER_TIMEOUT, BODY_TIMEOUT, BUFFER_KEPT_MAX, BYTES_AT_ONCE, HEAD_TIMEOUT, IDLE_TIMEOUT, LINGER_BYTES_MAX,
     LINGER_SILENCE_MAX, LINGER_TIME_MAX, STREAM_BACKLOG_MAX, WRITE_TIMEOUT,
 };
+use crate::model::metrics::Traffic;
 use crate::os::net::holding::Holding;
 use crate::os::net::tls::TlsSocket;
 use crate::os::net::unix_socket;
@@ -197,6 +199,8 @@ pub struct Client {
     /// While something is left to write: when the client last took any of it, and when it must have taken all.
     taken_ms: Option<u64>,
     written_by_ms: Option<u64>,
+    /// Lines of the audit log that wait for the outcome of its request.
+    pub drafts: Vec<Draft>,
     /// Properties of the request under way, for the framing of its answer.
     pub keep_alive: bool,
     pub head_only: bool,
@@ -205,8 +209,11 @@ pub struct Client {
     phase: RequestPhase,
     /// When this client has been too slow; none while we are.
     pub deadline_ms: Option<u64>,
+    /// Of a stream: when the token that opened it is worth nothing any more.
+    pub ends_ms: Option<u64>,
     /// When the loop will next look at `deadline_ms`.
     pub armed_ms: Option<u64>,
+    pub traffic: Traffic,
 }
 
 /// What came of reading.
@@ -235,12 +242,15 @@ impl Client {
             out: Backlog::default(),
             taken_ms: None,
             written_by_ms: None,
+            drafts: Vec::new(),
             keep_alive: true,
             head_only: false,
             http10: false,
             phase: RequestPhase::Idle,
             deadline_ms: Some(now_ms + HEAD_TIMEOUT.as_millis() as u64),
+            ends_ms: None,
             armed_ms: None,
+            traffic: Traffic::default(),
         }
     }
 
@@ -256,6 +266,7 @@ impl Client {
                 Ok(0) => return ReadOutcome::Gone,
                 Ok(n) => {
                     taken += n;
+                    self.traffic.received += n as u64;
                     self.readable = n == scratch.len() || self.hung_up || self.socket.has_more();
                     if let Socket::Tls(socket) = &mut self.socket
                         && let Some(who) = socket.take_principal()
@@ -307,6 +318,7 @@ impl Client {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(n) => {
                     self.taken_ms = Some(now_ms);
+                    self.traffic.sent += n as u64;
                     room -= n;
                 }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {
@@ -354,6 +366,8 @@ impl Client {
             deadline_ms = deadline_ms.min(*self.written_by_ms.get_or_insert(whole_ms));
         } else if self.out.len() > STREAM_BACKLOG_MAX {
             return Err(ErrorKind::OutOfMemory.into());
+        } else if let Some(ends_ms) = self.ends_ms {
+            deadline_ms = deadline_ms.min(ends_ms);
         }
         self.deadline_ms = Some(deadline_ms);
         Ok(())
@@ -421,7 +435,8 @@ impl Client {
                 RequestPhase::Head => HEAD_TIMEOUT,
                 RequestPhase::Body | RequestPhase::Complete => BODY_TIMEOUT,
             }),
-            Doing::LookingUp | Doing::Waiting | Doing::Streaming => None,
+            Doing::LookingUp | Doing::Waiting => None,
+            Doing::Streaming => self.ends_ms,
             Doing::Lingering { until_ms, .. } => within(LINGER_SILENCE_MAX).map(|at| at.min(until_ms)),
             Doing::Closing | Doing::Closed => within(WRITE_TIMEOUT),
         };

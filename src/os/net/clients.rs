@@ -1,25 +1,37 @@
 //! All client connections: accepting them, reading their requests into the core, writing its answers out, and ending
 //! those that are too slow. Invariant: a client the core is working for is known to it until it is told `ClientGone`.
 
+mod imports;
+mod requests;
+
+use crate::api::audit::{self, AuditOutcome};
+use crate::api::auth;
+use crate::api::import::body::Candidate;
 use crate::api::mcp;
 use crate::api::response::{Answer, StreamEvent};
-use crate::api::rest::{self, Interpreted};
+use crate::api::rest;
 use crate::core::Core;
 use crate::core::contract::{Input, Now};
 use crate::ids::{ConnId, IdMap};
-use crate::limits::{BUFFER_KEPT_MAX, BYTES_AT_ONCE, CONNECTIONS_MAX, CONNECTIONS_REFUSED_MAX, LOOK_UP_WAIT};
+use crate::limits::{BYTES_AT_ONCE, CONNECTIONS_MAX, CONNECTIONS_REFUSED_MAX};
 use crate::model::fault::{Code, Fault};
+use crate::model::metrics::Traffic;
 use crate::model::news::News;
 use crate::os::event_loop::boot::NewConnection;
-use crate::os::event_loop::lookups::Wants;
+use crate::os::event_loop::lookups::{Question, Wants};
 use crate::os::event_loop::token::EventSource;
+use crate::os::logs::audit::Audit;
 use crate::os::net::client::{Client, Doing, ReadOutcome};
+use crate::os::net::clients::imports::Imports;
+use crate::os::net::clients::requests::{admissible, look_at_bearer, note_denied};
 use crate::os::net::descriptors::Descriptors;
 use crate::os::net::holding::{Holding, Strangers};
-use crate::os::net::proxy::{self, Handed};
-use crate::os::net::refusals::{self, crowded_call, crowded_message, crowded_out, overloaded};
+use crate::os::net::oauth::{self, AuthServer, Look};
+use crate::os::net::proxy::Handed;
+use crate::os::net::rates::Rates;
+use crate::os::net::refusals::{self, overloaded};
 use crate::shares::{Owner, Resource, Shares, Short};
-use crate::wire::http_in::{Method, Parser, RequestPhase, Step};
+use crate::wire::http_in::{Parser, RequestPhase, Step};
 use crate::wire::http_out::{self, Framing, Response};
 use crate::wire::times::DateLine;
 use mio::event::Event;
@@ -28,20 +40,25 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::io::{self, Write};
 
-/// What the disk has said to a request.
-pub struct LookedUp {
-    pub wants: Wants,
-    pub fault: Option<Fault>,
+/// What the disk has said to a request, or what its document is.
+pub enum LookedUp {
+    Definition { wants: Wants, fault: Option<Fault> },
+    Import(Result<Vec<Candidate>, Fault>),
 }
 
 pub struct Clients {
     map: IdMap<ConnId, Client>,
     minted: u64,
     /// What registrations ask of the disk, before the core hears of them.
-    questions: Vec<(ConnId, Wants)>,
+    questions: Vec<Question>,
+    imports: Imports,
     /// Connections that are the proxy's from here on.
     handed: Vec<Handed>,
     descriptors: Descriptors,
+    audit: Audit,
+    rates: Rates,
+    /// None: tokens are our own alone.
+    auth_server: Option<AuthServer>,
     strangers: Strangers,
     scratch: Vec<u8>,
     /// Those with something to write, or to end, before the loop sleeps.
@@ -53,14 +70,20 @@ pub struct Clients {
     /// When to look at a client's deadline. Lazy: an entry may be early, never late.
     deadlines: BinaryHeap<Reverse<(u64, ConnId)>>,
     date: DateLine,
+    /// Of connections that are over.
+    past_traffic: Traffic,
 }
 
 impl Clients {
-    pub fn new(descriptors: Descriptors) -> Clients {
+    pub fn new(descriptors: Descriptors, audit: Audit, rates: Rates, auth_server: Option<AuthServer>) -> Clients {
         Clients {
+            audit,
+            rates,
+            auth_server,
             map: IdMap::default(),
             minted: 0,
             questions: Vec::new(),
+            imports: Imports::default(),
             handed: Vec::new(),
             descriptors,
             strangers: Strangers::default(),
@@ -70,6 +93,7 @@ impl Clients {
             large: VecDeque::new(),
             deadlines: BinaryHeap::new(),
             date: DateLine::default(),
+            past_traffic: Traffic::default(),
         }
     }
 
@@ -81,11 +105,16 @@ impl Clients {
         self.map.is_empty()
     }
 
+    pub fn traffic(&self) -> Traffic {
+        let open = self.map.values().map(|client| client.traffic);
+        open.fold(self.past_traffic, Traffic::plus)
+    }
+
     pub fn take_handed(&mut self) -> Vec<Handed> {
         std::mem::take(&mut self.handed)
     }
 
-    pub fn take_questions(&mut self) -> Vec<(ConnId, Wants)> {
+    pub fn take_questions(&mut self) -> Vec<Question> {
         std::mem::take(&mut self.questions)
     }
 
@@ -171,6 +200,7 @@ impl Clients {
         if closed && matches!(client.doing, Doing::Waiting | Doing::Streaming) {
             // It does not wait for its answer any more.
             client.doing = Doing::Closed;
+            self.note(id, AuditOutcome::Failed, now);
             core.handle(Input::ClientGone { conn: id }, now);
             self.touched.push(id);
             return;
@@ -203,8 +233,11 @@ impl Clients {
         while client.doing == Doing::Reading && !client.has_backlog() {
             match client.read(&mut self.scratch) {
                 ReadOutcome::Nothing => {
+                    if look_at_bearer(&mut self.auth_server, client, core, now) == Look::Wait {
+                        return self.touched.push(id);
+                    }
                     if let Err(response) = admissible(client, shares, core, now) {
-                        return self.refuse(id, response, shares, now);
+                        return self.refuse_head(id, response, shares, now);
                     }
                     return self.go_on_later(id);
                 }
@@ -213,13 +246,20 @@ impl Clients {
                     self.touched.push(id);
                 }
                 ReadOutcome::Step(Step::Continue) => {
-                    if let Err(response) = admissible(client, shares, core, now) {
-                        return self.refuse(id, response, shares, now);
+                    // It is said once, so whoever is to wait hears it first.
+                    let look = look_at_bearer(&mut self.auth_server, client, core, now);
+                    if look == Look::Done
+                        && let Err(response) = admissible(client, shares, core, now)
+                    {
+                        return self.refuse_head(id, response, shares, now);
                     }
                     client.out.tail().extend_from_slice(http_out::CONTINUE);
                     self.touched.push(id);
                 }
                 ReadOutcome::Step(Step::Refuse(fault)) => {
+                    let worthless = client.parser.refused_credentials() && self.auth_server.is_some();
+                    let fault =
+                        if worthless { auth::worthless("the token is longer than any is taken") } else { fault };
                     let response = refusals::unread(fault, client.parser.refused_path());
                     return self.refuse(id, response, shares, now);
                 }
@@ -245,6 +285,16 @@ impl Clients {
         self.touched.push(id);
     }
 
+    /// The refusal of a request of which only the head was looked at.
+    fn refuse_head(&mut self, id: ConnId, response: Response, shares: &mut Shares, now: Now) {
+        if let Some(client) = self.map.get(&id)
+            && let Some(head) = client.parser.head()
+        {
+            note_denied(&mut self.audit, (&client.socket, client.shown.who()), &head, response.status, now);
+        }
+        self.refuse(id, response, shares, now);
+    }
+
     /// The answer to a request that is not read to its end: nothing on the connection means anything after it.
     fn refuse(&mut self, id: ConnId, response: Response, shares: &mut Shares, now: Now) {
         let Some(client) = self.map.get_mut(&id) else { return };
@@ -252,117 +302,14 @@ impl Clients {
         self.respond(id, response, shares, now);
     }
 
-    /// The disk was looked at for this client's request, which is read again: meanwhile it may mean something else.
-    pub fn looked(&mut self, id: ConnId, place: LookedUp, core: &mut Core, shares: &mut Shares, now: Now) {
-        if self.map.get(&id).is_some_and(|client| client.doing == Doing::LookingUp && client.has_request()) {
-            self.request(id, Some(place), core, shares, now);
-        }
-    }
-
-    /// The core has answered, and something is still looked up for that answer.
-    pub fn hold(&mut self, id: ConnId) {
-        if let Some(client) = self.map.get_mut(&id).filter(|client| client.doing == Doing::Waiting) {
-            client.doing = Doing::LookingUp;
-        }
-    }
-
-    /// `place`: what the disk has said to it.
-    fn request(&mut self, id: ConnId, place: Option<LookedUp>, core: &mut Core, shares: &mut Shares, now: Now) {
-        let client = self.map.get_mut(&id).expect("it is being served");
-        client.doing = Doing::Waiting;
-        client.deadline_ms = None;
-        let request = client.parser.request();
-        (client.keep_alive, client.http10) = (request.keep_alive && core.is_accepting(), request.http10);
-        client.head_only = request.method == Method::Head;
-        match proxy::aim(&request, &client.peer, &mut client.shown, core) {
-            Ok(None) => {}
-            Ok(Some(aim)) => {
-                core.token_used(aim.who());
-                let client = self.remove(id, shares).expect("it is being served");
-                self.handed.push(aim.hand(client.hand_over()));
-                return;
-            }
-            Err(response) => return self.respond(id, response, shares, now),
-        }
-        let response = match rest::interpret(&request, core.tokens(), &client.peer, &mut client.shown) {
-            Ok(Interpreted::Ask { who, ask }) => {
-                let refused = client.holding.belongs_to(&who, shares).err();
-                let refused = refused.map(|short| refusals::unread(overloaded(short), &request.path));
-                let wants = core.proposed(&who, &ask).and_then(|definition| Wants::of(&definition));
-                let refused = match (refused, wants, place) {
-                    (Some(refusal), _, _) => Some(refusal),
-                    (None, None, _) => None,
-                    (None, Some(wants), Some(place)) if place.wants == wants => {
-                        place.fault.map(|fault| rest::refuse(&fault))
-                    }
-                    (None, Some(wants), _) => {
-                        client.doing = Doing::LookingUp;
-                        client.deadline_ms = Some(now.mono_ms + LOOK_UP_WAIT.as_millis() as u64);
-                        self.questions.push((id, wants));
-                        return self.touched.push(id);
-                    }
-                };
-                match refused {
-                    None => {
-                        if client.hung_up {
-                            self.touched.push(id);
-                        }
-                        core.handle(Input::Asked { conn: id, who, ask }, now);
-                        return self.forget_request(id, shares);
-                    }
-                    Some(refusal) => refusal,
-                }
-            }
-            Ok(Interpreted::Direct(response)) => response,
-            Ok(Interpreted::Prove(challenge)) => rest::prove(&challenge, core.tokens(), &client.socket.address()),
-            Err(fault) => rest::refuse(&fault),
-        };
-        self.respond(id, response, shares, now);
-    }
-
-    /// What the core has read of a request it has kept: the bytes make room for others while the client waits.
-    fn forget_request(&mut self, id: ConnId, shares: &mut Shares) {
-        let client = self.map.get_mut(&id).expect("it is being served");
-        client.parser.finish();
-        client.count(shares).expect("a buffer that shrinks fits");
-    }
-
     // --- out --------------------------------------------------------------------------------------------------------
 
     pub fn answer(&mut self, id: ConnId, answer: Answer, core: &mut Core, shares: &mut Shares, now: Now) {
-        let (streams, refuse) = match &answer {
-            Answer::Stream { .. } | Answer::News(_) => (true, crowded_out as fn(Short) -> Response),
-            Answer::McpResult { .. } | Answer::McpList { .. } | Answer::Message { .. } => {
-                (false, crowded_message as fn(Short) -> Response)
-            }
-            Answer::Result(_) | Answer::ServerError { .. } | Answer::ToolResult { .. } => {
-                (false, crowded_call as fn(Short) -> Response)
-            }
-            Answer::Registered(_)
-            | Answer::Status(_)
-            | Answer::List(_)
-            | Answer::Definition(_)
-            | Answer::Deleted
-            | Answer::Tools(_)
-            | Answer::Logs { .. }
-            | Answer::Accepted
-            | Answer::SessionEnded
-            | Answer::Ready { .. }
-            | Answer::TokenCreated { .. }
-            | Answer::Tokens(_)
-            | Answer::TokenRevoked
-            | Answer::ExternalCreated(_)
-            | Answer::External(_)
-            | Answer::Externals(_)
-            | Answer::Unloaded { .. }
-            | Answer::SecretStored(_)
-            | Answer::Secrets(_)
-            | Answer::SecretDeleted
-            | Answer::Manifest { .. }
-            | Answer::ProjectTools { .. }
-            | Answer::Calls(_)
-            | Answer::Refused(_) => (false, crowded_out as fn(Short) -> Response),
-        };
+        if let Some(client) = self.map.get_mut(&id) {
+            audit::keep_what_was_done(&mut client.drafts, &answer);
+        }
+        self.note(id, audit::outcome(&answer), now);
+        let (streams, refuse) = refusals::without_room(&answer);
         let Some(client) = self.map.get_mut(&id).filter(|client| client.doing != Doing::Closed) else { return };
         let response = rest::render(answer);
         let fits = match streams {
@@ -402,6 +349,9 @@ impl Clients {
     fn open_stream(&mut self, id: ConnId, first: &Response, now: Now) {
         let client = self.map.get_mut(&id).expect("it is being answered");
         client.doing = Doing::Streaming;
+        let left_ms = |until_unix_ms: u64| until_unix_ms.saturating_sub(now.unix_ms);
+        client.ends_ms = client.shown.grant().map(|grant| now.mono_ms + left_ms(grant.until_unix_ms()));
+        client.rearm(now.mono_ms);
         let framing = Framing { keep_alive: false, head_only: client.head_only, http10: client.http10 };
         let (out, date) = (client.out.tail(), self.date.at(now.unix_ms));
         http_out::write_stream_head(out, first.status, first.content_type, &first.headers, date, framing);
@@ -538,9 +488,15 @@ impl Clients {
             let fault = Fault::new(Code::RequestTimeout, "the request did not arrive in time");
             let path = client.parser.head().map(|head| head.path.into_owned()).unwrap_or_default();
             self.refuse(id, refusals::unread(fault, &path), shares, now);
+        } else if client.doing == Doing::LookingUp && self.auth_server.as_mut().is_some_and(|server| server.give_up(id))
+        {
+            let fault = oauth::unavailable("the authorization server does not tell its keys");
+            let path = client.parser.head().map(|head| head.path.into_owned()).unwrap_or_default();
+            self.refuse(id, refusals::unread(fault, &path), shares, now);
         } else if client.doing == Doing::LookingUp {
             let fault =
                 Fault::new(Code::Unavailable, "the disk does not say whether the image and the network are there");
+            self.note(id, AuditOutcome::Failed, now);
             self.respond(id, rest::refuse(&fault.retry_after_ms(1_000)), shares, now);
         } else {
             self.drop_client(id, core, shares, now);
@@ -548,6 +504,8 @@ impl Clients {
     }
 
     fn drop_client(&mut self, id: ConnId, core: &mut Core, shares: &mut Shares, now: Now) {
+        // What becomes of its request is told to nobody.
+        self.note(id, AuditOutcome::Failed, now);
         let Some(client) = self.remove(id, shares) else { return };
         if matches!(client.doing, Doing::Waiting | Doing::Streaming) {
             core.handle(Input::ClientGone { conn: id }, now);
@@ -556,6 +514,7 @@ impl Clients {
 
     fn remove(&mut self, id: ConnId, shares: &mut Shares) -> Option<Client> {
         let mut client = self.map.remove(&id)?;
+        self.past_traffic = self.past_traffic.plus(client.traffic);
         client.holding.give_back(shares);
         let owner = client.holding.owner();
         if owner.is_stranger() && shares.of(owner, Resource::Connections) == 0 {
@@ -568,28 +527,4 @@ impl Clients {
     pub fn unanswered(&self) -> usize {
         self.map.values().filter(|client| client.has_backlog()).count()
     }
-}
-
-/// May a request that is still coming go on? Looked at when its head is there, and whenever it has grown.
-fn admissible(client: &mut Client, shares: &mut Shares, core: &Core, now: Now) -> Result<(), Response> {
-    if client.rearm_if_moved(now.mono_ms)
-        && let Some(head) = client.parser.head()
-    {
-        if let Some(response) = proxy::refuse_early(&head, &client.peer, &mut client.shown, core) {
-            return Err(response);
-        }
-        if let Some(who) = client.shown.who() {
-            let counted = client.holding.belongs_to(who, shares);
-            counted.map_err(|short| refusals::unread(overloaded(short), &head.path))?;
-        }
-    }
-    // What nobody has shown a token for is answered from its head alone.
-    if client.parser.held() > BUFFER_KEPT_MAX && client.holding.owner().is_stranger() {
-        let why = format!("without a token a body of more than {BUFFER_KEPT_MAX} bytes is not read");
-        return Err(rest::refuse(&Fault::new(Code::PayloadTooLarge, why)));
-    }
-    client.count(shares).map_err(|short| match client.parser.head() {
-        Some(head) => refusals::unread(overloaded(short), &head.path),
-        None => rest::refuse(&overloaded(short)),
-    })
 }

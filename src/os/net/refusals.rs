@@ -1,9 +1,16 @@
 //! What the daemon itself answers when it cannot serve a client: no room for its request, for its answer, or for a request
 //! that is not read to its end. Owns the words, and what is said of a call; sends nothing.
 
-use crate::api::{mcp, rest, route};
+use crate::api::audit::Draft;
+use crate::api::request::Ask;
+use crate::api::response::Answer;
+use crate::api::{audit, mcp, rest, route};
+use crate::core::contract::Now;
 use crate::limits::OVERLOAD_RETRY;
 use crate::model::fault::{Code, Fault, Outcome};
+use crate::model::principal::Principal;
+use crate::os::logs::audit::Audit;
+use crate::os::net::rates::Rates;
 use crate::shares::Short;
 use crate::wire::http_in::Method;
 use crate::wire::http_out::Response;
@@ -44,6 +51,65 @@ pub fn crowded_call(short: Short) -> Response {
 
 pub fn crowded_message(short: Short) -> Response {
     mcp::refuse(None, &crowded(short).outcome(Outcome::SentUnknown))
+}
+
+/// Whoever asks more often than its rate allows.
+pub fn too_often(rates: &mut Rates, who: &Principal, ask: &Ask<'_>, now: Now) -> Result<(), Response> {
+    rates.take(who, audit::asks(ask), now.mono_ms).map_err(|fault| {
+        let fault = fault.outcome(Outcome::NotSent);
+        match audit::mcp(ask) {
+            Some(ask) => mcp::refuse(audit::request_id(ask), &fault),
+            None => rest::refuse(&fault),
+        }
+    })
+}
+
+/// What has to be written down cannot be. Whatever takes something away is done all the same.
+pub fn unwritable(audit: &Audit, drafts: &[Draft]) -> Result<(), Response> {
+    let Some(why) = audit.refuses().filter(|_| !drafts.iter().all(Draft::may_go_unwritten)) else { return Ok(()) };
+    let message = format!(
+        "the audit log cannot be written ({why}), so nothing is changed: make room on the disk of the data directory, or \
+         set `audit_on_error = \"continue\"`"
+    );
+    Err(rest::refuse(&Fault::new(Code::Unavailable, message).outcome(Outcome::NotSent).retry_after_ms(5_000)))
+}
+
+/// Whether this answer begins a stream, and what its client gets if there is no room for it.
+pub fn without_room(answer: &Answer) -> (bool, fn(Short) -> Response) {
+    match answer {
+        Answer::Stream { .. } | Answer::News(_) => (true, crowded_out),
+        Answer::McpResult { .. } | Answer::McpList { .. } | Answer::Message { .. } => (false, crowded_message),
+        Answer::Result(_) | Answer::ServerError { .. } | Answer::ToolResult { .. } => (false, crowded_call),
+        Answer::Registered(_)
+        | Answer::Status(_)
+        | Answer::List(_)
+        | Answer::Definition(_)
+        | Answer::Deleted
+        | Answer::Tools(_)
+        | Answer::Logs { .. }
+        | Answer::Accepted
+        | Answer::SessionEnded
+        | Answer::Ready { .. }
+        | Answer::TokenCreated { .. }
+        | Answer::Tokens(_)
+        | Answer::TokenRevoked
+        | Answer::KeyRotated
+        | Answer::Metrics(_)
+        | Answer::MetricsText(_)
+        | Answer::Samples(_)
+        | Answer::ExternalCreated(_)
+        | Answer::External(_)
+        | Answer::Externals(_)
+        | Answer::Unloaded { .. }
+        | Answer::SecretStored(_)
+        | Answer::Secrets(_)
+        | Answer::SecretDeleted
+        | Answer::Manifest { .. }
+        | Answer::Imported { .. }
+        | Answer::ProjectTools { .. }
+        | Answer::Calls(_)
+        | Answer::Refused(_) => (false, crowded_out),
+    }
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 
 use crate::api::definition::fields::server_name;
 use crate::limits::{VOLUME_ENTRIES_MAX, WALK_OPEN_MAX};
+use crate::sandbox::container::packages;
 use crate::sandbox::container::plan::Layout;
 use crate::sandbox::container::rootfs::PrivateMounts;
 use crate::sandbox::container::volume_image::{self, IMAGE};
@@ -156,6 +157,7 @@ pub fn measure(top: &Path, entries_max: usize) -> io::Result<Size> {
 /// One volume of a server that does not run.
 pub fn remove(layout: &Layout, volume: &Volume) -> io::Result<()> {
     let dir = layout.volumes_dir(&volume.server);
+    packages::unmark(&dir);
     let slug = slug(Path::new(&volume.path));
     match &volume.place {
         Place::Directory(directory) => remove_tree(directory)?,

@@ -8,8 +8,9 @@ use crate::model::instance::{LaunchFault, LaunchFaultKind};
 use crate::sandbox::container::cni;
 use crate::sandbox::container::disk::{self, Disk};
 use crate::sandbox::container::network::{self, Wanted};
+use crate::sandbox::container::packages;
 use crate::sandbox::container::plain;
-use crate::sandbox::container::plan::{LaunchPlan, Report, RuntimeKind, Users, fault, free_bytes};
+use crate::sandbox::container::plan::{LaunchPlan, Report, Runs, RuntimeKind, Users, fault, free_bytes};
 use crate::sandbox::container::rootfs::{self, PrivateMounts};
 use crate::sandbox::container::runtime;
 use crate::sandbox::container::spec::{self, Setting};
@@ -74,8 +75,8 @@ pub fn main(args: &[OsString]) -> i32 {
     }
     // SAFETY: the daemon gave both to us, and nobody else in this process knows them.
     let (plan, mut report) = unsafe { (File::from_raw_fd(plan_fd), File::from_raw_fd(report_fd)) };
-    let said = match read_plan(plan).and_then(|plan| launch(&plan, &report)) {
-        Ok((pid, address)) => Report::Started { pid, address },
+    let said = match read_plan(plan).and_then(|plan| settled(plan, &report)) {
+        Ok((pid, address, runs)) => Report::Started { pid, address, runs },
         Err(mut fault) => {
             cut(&mut fault.message, LAUNCH_MESSAGE_MAX);
             Report::Failed(fault)
@@ -98,14 +99,21 @@ fn read_plan(mut file: File) -> Result<LaunchPlan, LaunchFault> {
     Ok(plan)
 }
 
-fn launch(plan: &LaunchPlan, daemon: &File) -> Result<(i32, Option<IpAddr>), LaunchFault> {
-    let LaunchPlan { container_id, definition: def, runtime, layout, networking, daemon_pid, waits, .. } = plan;
-    die_with_parent(*daemon_pid)
+/// Waits for its turn, finds out what is to be launched, and launches it.
+fn settled(mut plan: LaunchPlan, daemon: &File) -> Result<(i32, Option<IpAddr>, Runs), LaunchFault> {
+    die_with_parent(plan.daemon_pid)
         .map_err(|e| fault(LaunchFaultKind::Internal, "tying the launcher to the daemon", e))?;
-    if *waits {
+    if plan.waits {
         wait_for_the_word(daemon);
     }
-    leave_the_reserve(plan)?;
+    leave_the_reserve(&plan)?;
+    let runs = packages::settle(&mut plan).map_err(|e| rootfs_fault("the mark of its packages", e))?;
+    let (pid, address) = launch(&plan)?;
+    Ok((pid, address, runs))
+}
+
+fn launch(plan: &LaunchPlan) -> Result<(i32, Option<IpAddr>), LaunchFault> {
+    let LaunchPlan { container_id, definition: def, runtime, layout, networking, .. } = plan;
     let unusable = |doing: &str, e: io::Error| fault(LaunchFaultKind::ProviderUnusable, doing, e);
     let cgroups = Hierarchies::of_this_host()
         .ok_or_else(|| unusable("limits", io::Error::other("no cgroup hierarchy is mounted")))?;

@@ -7,6 +7,7 @@ pub mod fence;
 pub mod launch;
 pub mod loop_device;
 pub mod network;
+pub mod packages;
 pub mod plain;
 pub mod plan;
 pub mod rootfs;

@@ -4,7 +4,7 @@
 use crate::api::definition::fields::server_name;
 use crate::limits::{DISK_RESERVE_DEFAULT, DISK_RESERVE_DISK_PART};
 use crate::model::definition::{Definition, Source};
-use crate::model::instance::{LaunchFault, LaunchFaultKind};
+use crate::model::instance::{LaunchFault, LaunchFaultKind, Packages};
 use crate::model::ranges::Net;
 use crate::sandbox::container::network::{self, Wanted};
 use crate::sandbox::container::within::{normal_path, slug};
@@ -20,6 +20,8 @@ pub struct LaunchPlan {
     /// Unique over all lives of the daemon; short, because runtimes build socket paths from it.
     pub container_id: String,
     pub definition: Definition,
+    /// What is known of its packages, if it is made of any.
+    pub packages: Packages,
     pub runtime: Runtime,
     pub layout: Layout,
     pub networking: Networking,
@@ -234,8 +236,18 @@ pub enum Report {
         pid: i32,
         /// Where this host reaches it, if it has a network.
         address: Option<std::net::IpAddr>,
+        runs: Runs,
     },
     Failed(LaunchFault),
+}
+
+/// What was launched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Runs {
+    Server,
+    /// What fetches its packages.
+    Install,
 }
 
 /// A fault with what was being done, the way all of `sandbox/` reports what went wrong with a launch.
@@ -274,6 +286,7 @@ mod tests {
         LaunchPlan {
             container_id: "x-1".into(),
             definition: crate::sandbox::host::probe::trivial(&["x"]),
+            packages: Packages::AsKept,
             runtime: Runtime {
                 provider: "crun".into(),
                 kind: RuntimeKind::Native,

@@ -246,6 +246,7 @@ mod tests {
         let plan = LaunchPlan {
             container_id: "x-1".into(),
             definition: crate::sandbox::host::probe::trivial(&["x"]),
+            packages: crate::model::instance::Packages::AsKept,
             runtime,
             layout,
             networking,

@@ -230,6 +230,12 @@ impl CgroupFiles {
         text.is_ok_and(|text| field(&text, "oom_kill").unwrap_or(0) > 0)
     }
 
+    /// The processes in it, as far as they can be told.
+    pub fn processes(&self) -> Vec<i32> {
+        let list = self.dirs.first().and_then(|dir| fs::read_to_string(dir.join("cgroup.procs")).ok());
+        list.unwrap_or_default().lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 1).collect()
+    }
+
     /// What the cgroup has used. `cpu_percent` and `disk_bytes` are not the cgroup's to know, and stay 0.
     pub fn usage(&self) -> Option<Usage> {
         Some(Usage {

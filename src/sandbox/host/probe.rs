@@ -4,6 +4,7 @@
 use crate::config::Provider;
 use crate::limits::{PROBE_TIMEOUT, QUEUE_DEFAULT, REPORT_MAX};
 use crate::model::definition::{CrashLoop, Definition, Framing, Health, ResourceLimits, RestartPolicy, Source};
+use crate::model::instance::Packages;
 use crate::sandbox::cleanup::discard::discard;
 use crate::sandbox::container::launch;
 use crate::sandbox::container::plan::{LaunchPlan, Layout, Networking, Report, Runtime, RuntimeKind, Users};
@@ -172,6 +173,7 @@ pub fn try_run(runtime: &Runtime, layout: &Layout) -> Result<(), String> {
     let plan = LaunchPlan {
         container_id: id.clone(),
         definition: trivial(&["/bin/sh", "-c", "read line; echo \"$line\""]),
+        packages: Packages::AsKept,
         runtime: runtime.clone(),
         layout: layout.clone(),
         networking: Networking::default(),
@@ -283,12 +285,15 @@ pub fn trivial(cmd: &[&str]) -> Definition {
         user: None,
         workdir: None,
         files: BTreeMap::new(),
+        project: None,
+        managed_by: None,
         max_in_flight: 1,
         queue_max: QUEUE_DEFAULT,
         shared: true,
         framing: Framing::Auto,
         request_timeout_ms: PROBE_TIMEOUT.as_millis() as u64,
         startup_timeout_ms: PROBE_TIMEOUT.as_millis() as u64,
+        install_timeout_ms: PROBE_TIMEOUT.as_millis() as u64,
         health: Health::default(),
         crash_loop: CrashLoop::default(),
     }

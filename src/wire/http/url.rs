@@ -56,7 +56,13 @@ impl Url {
                 Url::parse(&format!("{}:{relative}", if self.https { "https" } else { "http" }))
             }
             absolute if absolute.starts_with('/') => Url::at(self.https, &self.authority(), absolute.to_owned()),
-            full => Url::parse(full),
+            full if full.contains("://") => Url::parse(full),
+            relative => {
+                let path = self.path.split('?').next().unwrap_or("/");
+                // A query alone belongs to the same path; anything else stands beside its last part.
+                let kept = if relative.starts_with('?') { path.len() } else { path.rfind('/').map_or(0, |at| at + 1) };
+                Url::at(self.https, &self.authority(), format!("{}{relative}", &path[..kept]))
+            }
         }
     }
 
@@ -82,6 +88,9 @@ mod tests {
         assert_eq!(Url::parse("http://[::1]:5000/x").unwrap().authority(), "[::1]:5000");
         assert_eq!(url.join("http://a.test:81").unwrap().authority(), "a.test:81");
         assert_eq!(url.join("//b.test/y").unwrap().path, "/y");
+        for (location, path) in [("m?s=1", "/v2/m?s=1"), ("?s=1", "/v2/?s=1"), ("/m", "/m")] {
+            assert_eq!(url.join(location).map(|url| url.path).as_deref(), Some(path));
+        }
         let ws = Url::parse_websocket("wss://h.test/mcp").unwrap();
         assert_eq!((ws.https, ws.port, ws.path.as_str()), (true, 443, "/mcp"));
         assert_eq!(Url::parse_websocket("ws://h.test").map(|url| (url.https, url.port)), Some((false, 80)));

@@ -62,9 +62,14 @@ pub struct Exchanges {
 
 impl Exchanges {
     pub fn new(url: Url) -> Exchanges {
+        Exchanges::numbered_from(url, 0)
+    }
+
+    /// Beside others of the same link: no number is used twice.
+    pub fn numbered_from(url: Url, minted: u64) -> Exchanges {
         Exchanges {
             url,
-            minted: 0,
+            minted,
             connections: Vec::new(),
             waiting: VecDeque::new(),
             steps: VecDeque::new(),

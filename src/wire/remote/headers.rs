@@ -24,6 +24,12 @@ pub fn of_row(headers: &[(String, String)]) -> Vec<(String, String)> {
     headers.iter().filter(|(name, _)| !is_ours(name)).cloned().collect()
 }
 
+/// A token in place of whatever the row shows.
+pub fn authorize(headers: &mut Vec<(String, String)>, authorization: String) {
+    headers.retain(|(name, _)| !name.eq_ignore_ascii_case("authorization"));
+    headers.push(("Authorization".to_string(), authorization));
+}
+
 /// The version that a message names itself, as every request of the era without sessions does.
 pub fn version_of(params: Option<Json<'_>>) -> Option<Cow<'_, str>> {
     params?.member("_meta")?.member("io.modelcontextprotocol/protocolVersion")?.text()

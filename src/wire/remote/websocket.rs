@@ -5,12 +5,13 @@
 use crate::ids::CallId;
 use crate::limits::UPSTREAM_MESSAGE_MAX;
 use crate::model::endpoint::{LinkFault, LinkFaultKind};
+use crate::model::fault::Outcome;
 use crate::wire::backlog::Backlog;
 use crate::wire::http::request::{self, Request};
 use crate::wire::http::response::{Asked, Part, Reader};
 use crate::wire::http::url::Url;
 use crate::wire::jsonrpc::{self, Message};
-use crate::wire::remote::{Channel, Command, Heard, ViaProxy, headers, verdict};
+use crate::wire::remote::{Channel, Command, Heard, Seeds, ViaProxy, headers, verdict};
 use crate::wire::websocket::{Handshake, Incoming, WebSocket};
 use std::collections::{BTreeSet, VecDeque};
 
@@ -43,22 +44,23 @@ enum Stage {
 }
 
 impl WebSocketLink {
-    pub fn new(url: Url, row_headers: Vec<(String, String)>, seed: [u8; 32], by_ms: u64) -> WebSocketLink {
-        let key = *seed.first_chunk().expect("16 of 32");
+    pub fn new(url: Url, row_headers: Vec<(String, String)>, seeds: Seeds, by_ms: u64) -> WebSocketLink {
         WebSocketLink {
             out: VecDeque::from([Command::Open { channel: ONLY, to: url.clone() }]),
             url,
             row_headers,
-            handshake: Handshake::new(key),
-            // What a server is shown of the seed must not tell the masks.
-            socket: WebSocket::new(UPSTREAM_MESSAGE_MAX, seed.map(|byte| byte.rotate_left(3) ^ 0x5a)),
+            handshake: Handshake::new(seeds.key),
+            socket: WebSocket::new(UPSTREAM_MESSAGE_MAX, seeds.masks),
             unanswered: BTreeSet::new(),
             stage: Stage::Connecting { by_ms },
         }
     }
 
     pub fn write(&mut self, message: &[u8], call: Option<CallId>) {
-        let (Stage::Open, Ok(text)) = (&self.stage, std::str::from_utf8(message)) else { return };
+        let (Stage::Open, Ok(text)) = (&self.stage, std::str::from_utf8(message)) else {
+            let fault = verdict::unavailable("the WebSocket is not open", Outcome::NotSent);
+            return self.out.extend(call.map(|call| Command::Undelivered { call, fault }));
+        };
         self.socket.send(text);
         self.unanswered.extend(call);
         self.flush();
@@ -203,3 +205,6 @@ impl WebSocketLink {
         self.socket.held()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,9 +9,11 @@ use crate::core::mcp::era::params::{Newer, with_era};
 use crate::core::mcp::sessions::{ForwardedRequest, InputRounds, Question};
 use crate::core::mcp::wording::{Settled, rpc_error};
 use crate::core::peers::calls::Caller;
+use crate::core::projects::records::CallEnd;
 use crate::ids::{CallId, PeerId};
 use crate::limits::{INPUT_ROUNDS_MAX, QUESTION_TIMEOUT, QUESTIONS_MAX, URI_MAX};
-use crate::model::fault::{Code, Fault};
+use crate::model::fault::{Code, Fault, Outcome};
+use crate::model::tally::MethodClass;
 use crate::shares::{Owner, Resource};
 use crate::wire::json::{self, Json, JsonBuf};
 use crate::wire::jsonrpc::{self, Reply};
@@ -23,6 +25,11 @@ use std::sync::Arc;
 const NO_INPUT: i64 = -32603;
 const TOO_LARGE: &str = "the requests that wait for input are too large together; try again later";
 
+/// For the record: the server has begun with it, and cannot go on.
+fn without_input(why: &str) -> Fault {
+    Fault::new(Code::InvalidRequest, why).outcome(Outcome::SentUnknown)
+}
+
 impl Core {
     /// Sends a session's request, or the next round of it. Gives the client's own progress token too.
     pub(in crate::core) fn submit_newer(
@@ -33,7 +40,7 @@ impl Core {
         rounds: &InputRounds,
     ) -> Result<(CallId, u64, Option<JsonBuf>), Fault> {
         let mut token = None;
-        let sent = self.submit(peer, Some(owner), None, Caller::Mcp, |call| {
+        let sent = self.submit(peer, Some(owner), None, (Caller::Mcp, MethodClass::of(&rounds.method)), |call| {
             let (params, own) = with_era(rounds, newer, call);
             token = own;
             jsonrpc::forwarded(call, &rounds.method, Some(&params))
@@ -53,6 +60,7 @@ impl Core {
         let round = self.peers.calls.mint();
         if let Err(why) = self.begin_round(round, &mut forwarded, &wanted) {
             self.withdraw_questions(round);
+            self.record_forwarded(&mut forwarded, CallEnd::Fault(&without_input(&why)));
             let message = rpc_error(forwarded.id.get(), NO_INPUT, &why);
             self.finish(forwarded.post, Some(call), 200, message);
             return true;
@@ -140,7 +148,8 @@ impl Core {
     }
 
     fn no_input(&mut self, round: CallId, why: &str) {
-        let Some(forwarded) = self.take_forwarded(round) else { return };
+        let Some(mut forwarded) = self.take_forwarded(round) else { return };
+        self.record_forwarded(&mut forwarded, CallEnd::Fault(&without_input(why)));
         self.finish(forwarded.post, Some(round), 200, rpc_error(forwarded.id.get(), NO_INPUT, why));
     }
 
@@ -160,7 +169,9 @@ impl Core {
                 self.move_forwarded(round, call, forwarded);
             }
             Err(fault) => {
-                let settled = Settled::fault(&forwarded.after_rounds(fault));
+                let fault = forwarded.after_rounds(fault);
+                self.record_forwarded(&mut forwarded, CallEnd::Fault(&fault));
+                let settled = Settled::fault(&fault);
                 self.finish(forwarded.post, Some(round), 200, settled.message(forwarded.id.get()));
             }
         }

@@ -6,6 +6,8 @@
 use crate::api::mcp::forwarding::kept_back;
 use crate::api::request::{Stateless, Takes};
 use crate::core::Core;
+use crate::core::mcp::aggregate::Patience;
+use crate::core::mcp::endpoint::McpEndpoint;
 use crate::core::mcp::era::params::{Filter, header_mismatch, resumed_state, without_era};
 use crate::core::mcp::sessions::{Abilities, Era, ForwardedRequest, Listening, RequestKind};
 use crate::core::mcp::wording::{
@@ -13,11 +15,14 @@ use crate::core::mcp::wording::{
 };
 use crate::core::peers::calls::Caller;
 use crate::core::peers::peer::{Advertised, Dialect};
+use crate::core::projects::records::CallEnd;
 use crate::ids::{CallId, ConnId, PeerId, PostId, ServerId};
 use crate::limits::{LISTENERS_MAX, LISTENERS_PER_OWNER, STREAM_AFTER};
+use crate::model::external::ProjectId;
 use crate::model::fault::{Code, Fault, Outcome};
-use crate::model::principal::Principal;
+use crate::model::principal::{Limits, Principal};
 use crate::model::protocol::{Level, STATELESS};
+use crate::model::tally::MethodClass;
 use crate::shares::{Owner, Resource};
 use crate::wire::json::{Json, JsonBuf};
 use crate::wire::jsonrpc;
@@ -53,11 +58,13 @@ pub struct Held {
 pub(in crate::core) struct OwnedRequest {
     pub owner: Arc<str>,
     pub id: JsonBuf,
-    method: String,
+    pub method: String,
     pub params: JsonBuf,
-    abilities: Abilities,
-    level: Option<Level>,
-    param_headers: Vec<(String, String)>,
+    pub abilities: Abilities,
+    pub level: Option<Level>,
+    pub param_headers: Vec<(String, String)>,
+    /// At whose endpoint it came in, if its calls are recorded.
+    pub project: Option<ProjectId>,
 }
 
 impl Core {
@@ -65,7 +72,7 @@ impl Core {
         &mut self,
         conn: ConnId,
         who: &Principal,
-        target: Option<ServerId>,
+        target: McpEndpoint,
         request: &Stateless<'_>,
         takes: Takes,
     ) {
@@ -93,30 +100,26 @@ impl Core {
             abilities: Abilities::of(request.capabilities),
             level: request.log_level.as_deref().and_then(Level::of),
             param_headers: request.param_headers.clone(),
+            project: None,
         };
         match target {
-            Some(server) => self.serve_stateless(server, post, request),
-            None => {
-                let found = self.aggregate_stateless(
-                    post,
-                    who,
-                    request.id.as_json(),
-                    &request.method,
-                    request.params.as_json(),
-                );
-                if let Some((server, params)) = found {
-                    self.serve_stateless(server, post, OwnedRequest { params, ..request });
-                }
+            McpEndpoint::Server(server) => self.serve_stateless(server, post, request),
+            McpEndpoint::All | McpEndpoint::Project(_) => {
+                self.aggregate_stateless(post, &target, &who.limits, request, Patience::Left);
             }
         }
     }
 
-    fn serve_stateless(&mut self, server: ServerId, post: PostId, request: OwnedRequest) {
+    pub(in crate::core) fn serve_stateless(&mut self, server: ServerId, post: PostId, request: OwnedRequest) {
         if let Some(state) = resumed_state(request.params.as_json()) {
             return self.resume_call(server, post, &request, &state);
         }
         match self.servers.known[&server].support {
             Support::Yes(other) => self.forward_stateless(other, post, &request),
+            // One that has just been found out may not have said so to everybody yet.
+            Support::No if self.main_of(server).dialect == Dialect::Stateless => {
+                self.forward_stateless(self.servers.known[&server].main, post, &request);
+            }
             Support::No => self.translate(server, post, &request),
             Support::Asked(_) => self.hold(server, post, request),
             Support::Unknown => {
@@ -186,11 +189,12 @@ impl Core {
             return;
         }
         let mut token = None;
-        let sent = self.submit(peer, Some(&request.owner), None, Caller::Mcp, |call| {
-            let (params, own) = minted_token(Some(request.params.as_json()), call);
-            token = own;
-            jsonrpc::forwarded(call, &request.method, params.as_deref())
-        });
+        let sent =
+            self.submit(peer, Some(&request.owner), None, (Caller::Mcp, MethodClass::of(&request.method)), |call| {
+                let (params, own) = minted_token(Some(request.params.as_json()), call);
+                token = own;
+                jsonrpc::forwarded(call, &request.method, params.as_deref())
+            });
         self.sent_stateless(peer, post, request, sent, token, Era::Stateless);
     }
 
@@ -219,9 +223,17 @@ impl Core {
         token: Option<JsonBuf>,
         era: Era,
     ) {
+        let project = request.project.as_ref().filter(|_| request.method == "tools/call");
+        let record = project.and_then(|of| self.draft_params(of, &request.owner, Some(request.params.as_json())));
         let (call, timeout_ms) = match sent {
             Ok(sent) => sent,
-            Err(fault) => return self.finish(post, None, 200, fault_message(request.id.get(), &fault)),
+            Err(fault) => {
+                if let Some(draft) = record {
+                    let server = self.peers.known.get(&peer).map(|peer| peer.server);
+                    self.record_call(draft, server, CallEnd::Fault(&fault));
+                }
+                return self.finish(post, None, 200, fault_message(request.id.get(), &fault));
+            }
         };
         let kind = match &*request.method {
             "tools/list" | "prompts/list" | "resources/list" | "resources/templates/list" => RequestKind::Cacheable,
@@ -241,6 +253,7 @@ impl Core {
             timeout_ms,
             owner: Arc::clone(&request.owner),
             rounds: None,
+            record: record.map(Box::new),
         };
         self.insert_forwarded(call, forwarded);
         self.mcp.posts.get_mut(&post).expect("it asks").calls.push(call);
@@ -267,11 +280,12 @@ impl Core {
             return;
         }
         let mut token = None;
-        let sent = self.submit(peer, Some(&request.owner), None, Caller::Mcp, |call| {
-            let (params, own) = without_era(request.params.as_json(), call);
-            token = own;
-            jsonrpc::forwarded(call, &request.method, Some(&params))
-        });
+        let sent =
+            self.submit(peer, Some(&request.owner), None, (Caller::Mcp, MethodClass::of(&request.method)), |call| {
+                let (params, own) = without_era(request.params.as_json(), call);
+                token = own;
+                jsonrpc::forwarded(call, &request.method, Some(&params))
+            });
         self.sent_stateless(peer, post, request, sent, token, Era::StatelessOverSessions);
         if request.level.is_some() {
             self.merge_level(peer);
@@ -307,7 +321,7 @@ impl Core {
         &mut self,
         conn: ConnId,
         who: &Principal,
-        target: Option<ServerId>,
+        target: McpEndpoint,
         request: &Stateless<'_>,
         takes: Takes,
     ) {
@@ -330,19 +344,20 @@ impl Core {
         if let Err(fault) = self.check_subscribed(&who.name, filter.uris.iter().map(String::len).sum()) {
             return self.refuse_message(conn, Some(request.id), &fault);
         }
-        let uris = self.located(target, &who.servers, &mut filter.uris);
+        let uris = self.located(&target, &who.limits, &mut filter.uris);
         let post = self.open_post(Some(conn), None, true, 1);
         self.open_stream(post);
         let ack = filter.acknowledged(id);
-        let mut new: BTreeMap<ServerId, Vec<String>> = target.into_iter().map(|server| (server, Vec::new())).collect();
+        let mut new: BTreeMap<ServerId, Vec<String>> =
+            target.server().into_iter().map(|server| (server, Vec::new())).collect();
         for (peer, uri) in &uris {
             let of_it = new.entry(self.peers.known[peer].server).or_default();
             of_it.extend(Some(uri.clone()).filter(|uri| !self.is_wanted(*peer, uri)));
         }
         self.mcp.posts.get_mut(&post).expect("just opened").listening = Some(Listening {
-            server: target,
+            at: target,
             owner: Arc::clone(&who.name),
-            sees: Arc::clone(&who.servers),
+            sees: who.limits.clone(),
             id: request.id.kept(),
             tools: filter.tools,
             prompts: filter.prompts,
@@ -356,19 +371,14 @@ impl Core {
     }
 
     /// Which main peer has each of the resources that a client wants to hear of; those that none has are taken out.
-    fn located(
-        &self,
-        target: Option<ServerId>,
-        sees: &[String],
-        uris: &mut BTreeSet<String>,
-    ) -> BTreeSet<(PeerId, String)> {
-        if let Some(server) = target {
+    fn located(&self, at: &McpEndpoint, sees: &Limits, uris: &mut BTreeSet<String>) -> BTreeSet<(PeerId, String)> {
+        if let Some(server) = at.server() {
             let main = self.servers.known[&server].main;
             return uris.iter().map(|uri| (main, uri.clone())).collect();
         }
         let mut found = BTreeSet::new();
-        let mut at = |(server, own)| found.insert((self.servers.known[&server].main, own));
-        uris.retain(|uri| self.resource_at(uri, sees).map(&mut at).is_ok());
+        let mut add = |(server, own)| found.insert((self.servers.known[&server].main, own));
+        uris.retain(|uri| self.resource_at(uri, at, sees).map(&mut add).is_ok());
         found
     }
 

@@ -4,6 +4,9 @@
 use crate::api::response::Answer;
 use crate::core::contract::Now;
 use crate::ids::{ConnId, InstanceId};
+use crate::limits::SCRAPES_AT_ONCE;
+use crate::model::fault::{Code, Fault};
+use crate::model::metrics::Metrics;
 use crate::model::status::Usage;
 use crate::os::event_loop::lookups::Question;
 use crate::os::event_loop::reactor::Reactor;
@@ -26,6 +29,10 @@ impl Reactor {
                     view.usage = view.instance.and_then(|instance| self.instances.usage(instance));
                 }
             }
+            Answer::Metrics(metrics) => {
+                self.complete_metrics(metrics);
+                return self.write_metrics_down(conn, answer);
+            }
             Answer::Definition(_)
             | Answer::Deleted
             | Answer::Result(_)
@@ -43,6 +50,7 @@ impl Reactor {
             | Answer::TokenCreated { .. }
             | Answer::Tokens(_)
             | Answer::TokenRevoked
+            | Answer::KeyRotated
             | Answer::ExternalCreated(_)
             | Answer::External(_)
             | Answer::Externals(_)
@@ -51,12 +59,41 @@ impl Reactor {
             | Answer::Secrets(_)
             | Answer::SecretDeleted
             | Answer::Manifest { .. }
+            | Answer::Imported { .. }
             | Answer::ProjectTools { .. }
             | Answer::ToolResult { .. }
             | Answer::Calls(_)
+            | Answer::MetricsText(_)
+            | Answer::Samples(_)
             | Answer::Refused(_) => {}
         }
         Some(answer)
+    }
+
+    /// What only the loop can see of it.
+    fn complete_metrics(&self, metrics: &mut Metrics) {
+        for server in &mut metrics.servers {
+            server.usage = server.instance.and_then(|instance| self.instances.usage(instance));
+        }
+        if let Some(daemon) = &mut metrics.daemon {
+            daemon.connections = self.clients.len();
+            daemon.traffic = self.clients.traffic();
+            daemon.log_entries_dropped = self.logs.dropped();
+            daemon.turns = self.turns;
+        }
+    }
+
+    /// With a thousand servers the text is megabytes long: the look-up thread writes it. Some: not this time.
+    fn write_metrics_down(&mut self, conn: ConnId, answer: Answer) -> Option<Answer> {
+        let Answer::Metrics(metrics) = answer else { return Some(answer) };
+        if self.scrapes >= SCRAPES_AT_ONCE {
+            let why = format!("{SCRAPES_AT_ONCE} others are being answered");
+            return Some(Answer::Refused(Fault::new(Code::Unavailable, why).retry_after_ms(1_000)));
+        }
+        self.scrapes += 1;
+        self.lookups.ask(Question::Metrics { conn, metrics });
+        self.clients.hold(conn);
+        None
     }
 
     pub(super) fn answer_held(

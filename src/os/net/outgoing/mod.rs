@@ -25,7 +25,7 @@ use std::path::PathBuf;
 pub struct Target {
     /// Its path is of no interest here.
     pub url: Url,
-    /// Who vouches for it, instead of those whom the system trusts.
+    /// Who vouches for it, beside those whom the system trusts.
     pub tls_ca: Option<PathBuf>,
 }
 

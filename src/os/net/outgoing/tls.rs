@@ -1,4 +1,4 @@
-//! Whom an outgoing connection trusts: the system's roots, or the authorities of one file instead of them. Read by helper
+//! Whom an outgoing connection trusts: the system's roots, and the authorities of one file beside them. Read by helper
 //! threads only, because files and parsing take time. What the system's roots make is there once, for all connections.
 
 use crate::limits::TLS_CA_MAX;
@@ -19,17 +19,23 @@ impl Trust {
     /// Blocks for as long as the disk does.
     pub fn config(&self, tls_ca: Option<&PathBuf>) -> Result<Arc<ClientConfig>, String> {
         if let Some(path) = tls_ca {
-            return with_roots(roots_in(path)?).map(Arc::new);
+            let mut roots = roots_in(path)?;
+            add_system(&mut roots);
+            return with_roots(roots).map(Arc::new);
         }
         if let Some(known) = self.system.get() {
             return Ok(Arc::clone(known));
         }
         let mut roots = RootCertStore::empty();
-        // A root that cannot be read is one that vouches for nobody; the handshake then says whom it did not trust.
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        add_system(&mut roots);
         let made = Arc::new(with_roots(roots)?);
         Ok(Arc::clone(self.system.get_or_init(|| made)))
     }
+}
+
+/// A root that cannot be read is one that vouches for nobody; the handshake then says whom it did not trust.
+fn add_system(roots: &mut RootCertStore) {
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
 }
 
 fn with_roots(roots: RootCertStore) -> Result<ClientConfig, String> {

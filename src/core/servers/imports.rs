@@ -1,0 +1,261 @@
+//! All servers of a document at once: what each entry would do, and one operation of the store for those that are new.
+//! Invariant: whatever is wrong with one of them, none is registered; names are held while the store is asked.
+
+use crate::api::import::Entry;
+use crate::api::import::Read;
+use crate::api::import::body::Candidate;
+use crate::api::response::{Answer, ImportAction, ImportedEntry};
+use crate::core::Core;
+use crate::core::servers::outbox::Pending;
+use crate::core::servers::server::Origin;
+use crate::ids::{ConnId, ServerId};
+use crate::limits::SERVERS_MAX;
+use crate::model::definition::{Definition, PortMapping};
+use crate::model::external::{ExternalServer, ExternalSpec, ProjectId};
+use crate::model::fault::{Code, Fault};
+use crate::model::principal::Principal;
+use crate::model::records::{StoreOp, StoredServer};
+use std::sync::Arc;
+
+/// What the store is asked for.
+#[derive(Debug, Default)]
+pub struct Imported {
+    pub servers: Vec<(ServerId, Arc<Definition>)>,
+    pub rows: Vec<Arc<ExternalServer>>,
+    pub entries: Vec<ImportedEntry>,
+}
+
+impl Core {
+    /// An answer now, none yet (the store is asked), or a refusal.
+    pub(in crate::core) fn import(
+        &mut self,
+        conn: ConnId,
+        who: &Principal,
+        project: Option<&ProjectId>,
+        candidates: Vec<Candidate>,
+        dry_run: bool,
+    ) -> Result<Option<Answer>, Fault> {
+        let mut actions = Vec::new();
+        for candidate in &candidates {
+            let action = self.import_action(who, project, candidate);
+            actions.push(action.map_err(|fault| of_entry(&candidate.entry, fault))?);
+        }
+        self.check_ports_of_import(who, &candidates, &actions)?;
+        if !dry_run {
+            refuse_taken(&candidates, &actions)?;
+            refuse_missing(&candidates, &actions)?;
+        }
+        let is_new = |action: &ImportAction| *action == ImportAction::Create;
+        if dry_run || !actions.iter().any(is_new) {
+            let entries = candidates.into_iter().zip(actions);
+            let entries = entries.map(|(candidate, action)| ImportedEntry { entry: candidate.entry, action }).collect();
+            return Ok(Some(Answer::Imported { dry_run, entries }));
+        }
+        self.check_room(project, &candidates, &actions)?;
+        self.check_store()?;
+        self.store_import(conn, project, candidates, actions);
+        Ok(None)
+    }
+
+    fn import_action(
+        &self,
+        who: &Principal,
+        project: Option<&ProjectId>,
+        candidate: &Candidate,
+    ) -> Result<ImportAction, Fault> {
+        if candidate.entry.disabled {
+            return Ok(ImportAction::Disabled);
+        }
+        match &candidate.read {
+            Read::Hosted(wanted) => {
+                who.may_place_in(wanted.project.as_ref())?;
+                if !who.may_see(wanted) {
+                    return Err(who.forbid("a server of this name is not among those it is limited to"));
+                }
+                match self.servers.names.get(&wanted.name) {
+                    Some(id) if self.is_same_server(*id, wanted, &candidate.entry) => Ok(ImportAction::Unchanged),
+                    Some(_) => Ok(ImportAction::Taken),
+                    None => {
+                        self.check_ceilings(who, None, wanted)?;
+                        self.check_place(wanted)?;
+                        candidate.missing.clone().map_or(Ok(ImportAction::Create), Err)
+                    }
+                }
+            }
+            Read::External(wanted) => {
+                let project = project.expect("without a project there are no such entries");
+                let known = self.projects.names.get(&(project.clone(), wanted.name.clone()));
+                let row = known.and_then(|id| self.projects.rows.get(id));
+                if known.is_none() {
+                    self.check_row_ceiling(who, None, wanted)?;
+                }
+                Ok(match (known, row) {
+                    (None, _) => ImportAction::Create,
+                    (Some(_), Some(row)) if is_same_row(&row.spec, wanted, &candidate.entry) => ImportAction::Unchanged,
+                    (Some(_), _) => ImportAction::Taken,
+                })
+            }
+        }
+    }
+
+    /// A variable whose value is not given keeps the one it has.
+    fn is_same_server(&self, id: ServerId, wanted: &Definition, entry: &Entry) -> bool {
+        let Some(server) = self.servers.known.get(&id).filter(|server| server.origin == Origin::Registered) else {
+            return false;
+        };
+        let is = &server.definition;
+        if server.removing.is_some() || server.refused.is_some() {
+            return false;
+        }
+        let mut wanted = wanted.clone();
+        for name in unknown(entry, "environment") {
+            let Some(value) = is.environment.get(name) else { return false };
+            wanted.environment.insert(name.to_string(), value.clone());
+        }
+        wanted.managed_by.clone_from(&is.managed_by);
+        wanted == **is
+    }
+
+    /// Nor may two of one document want the same port.
+    fn check_ports_of_import(
+        &self,
+        who: &Principal,
+        candidates: &[Candidate],
+        actions: &[ImportAction],
+    ) -> Result<(), Fault> {
+        let mut taken: Vec<&PortMapping> = Vec::new();
+        for (candidate, action) in candidates.iter().zip(actions) {
+            let (Read::Hosted(wanted), ImportAction::Create) = (&candidate.read, action) else { continue };
+            self.check_ports(wanted, who, None).map_err(|fault| of_entry(&candidate.entry, fault))?;
+            if let Some(port) = wanted.ports.iter().find(|port| taken.iter().any(|other| other.collides_with(port))) {
+                let message = format!("port {} of this host is wanted by another entry too", port.host);
+                return Err(of_entry(&candidate.entry, Fault::new(Code::PortTaken, message)));
+            }
+            taken.extend(&wanted.ports);
+        }
+        Ok(())
+    }
+
+    fn check_room(
+        &self,
+        project: Option<&ProjectId>,
+        candidates: &[Candidate],
+        actions: &[ImportAction],
+    ) -> Result<(), Fault> {
+        let new = || candidates.iter().zip(actions).filter(|(_, action)| **action == ImportAction::Create);
+        let hosted = new().filter(|(candidate, _)| matches!(candidate.read, Read::Hosted(_))).count();
+        if self.servers.names.len() + hosted > SERVERS_MAX {
+            let message = format!("this daemon hosts at most {SERVERS_MAX} servers");
+            return Err(Fault::new(Code::Unavailable, message));
+        }
+        match project {
+            Some(project) => self.check_row_count(project, new().count() - hosted),
+            None => Ok(()),
+        }
+    }
+
+    fn store_import(
+        &mut self,
+        conn: ConnId,
+        project: Option<&ProjectId>,
+        candidates: Vec<Candidate>,
+        actions: Vec<ImportAction>,
+    ) {
+        let mut imported = Imported::default();
+        for (Candidate { entry, read, missing: _ }, action) in candidates.into_iter().zip(actions) {
+            match (action, read, project) {
+                (ImportAction::Create, Read::Hosted(definition), _) => {
+                    let id = ServerId(self.effects.entropy.uuid());
+                    self.servers.names.insert(definition.name.clone(), id);
+                    imported.servers.push((id, Arc::from(definition)));
+                }
+                (ImportAction::Create, Read::External(spec), Some(project)) => {
+                    let row = self.new_row(project, None, *spec);
+                    self.projects.names.insert((project.clone(), row.spec.name.clone()), row.id);
+                    imported.rows.push(row);
+                }
+                (_, _, _) => {}
+            }
+            imported.entries.push(ImportedEntry { entry, action });
+        }
+        let now = self.effects.now.unix_ms;
+        let stored =
+            |(id, definition): &(ServerId, Arc<Definition>)| StoredServer::new(*id, (**definition).clone(), now);
+        let servers = imported.servers.iter().map(stored).collect();
+        let externals = imported.rows.iter().map(|row| (**row).clone()).collect();
+        let op = StoreOp::Import { servers, externals };
+        self.store(conn, Pending::Import { conn, imported: Box::new(imported) }, op);
+    }
+
+    pub(in crate::core) fn import_stored(&mut self, conn: ConnId, imported: Imported) {
+        for row in imported.rows {
+            self.put_row(row);
+        }
+        for (id, definition) in imported.servers {
+            self.begin(id, definition);
+        }
+        self.answer(conn, Answer::Imported { dry_run: false, entries: imported.entries });
+    }
+
+    pub(in crate::core) fn import_undone(&mut self, conn: ConnId, imported: &Imported, fault: Fault) {
+        for (_, definition) in &imported.servers {
+            self.servers.names.remove(&definition.name);
+        }
+        for row in &imported.rows {
+            self.projects.names.remove(&(row.project.clone(), row.spec.name.clone()));
+        }
+        self.refuse(conn, fault);
+    }
+}
+
+/// Headers and variables whose values are not given keep those they have.
+fn is_same_row(is: &ExternalSpec, wanted: &ExternalSpec, entry: &Entry) -> bool {
+    let mut wanted = wanted.clone();
+    wanted.keep_values_of(is, unknown(entry, "headers").chain(unknown(entry, "env")));
+    wanted == *is
+}
+
+/// The names in a map of the definition that have no value yet.
+fn unknown<'e>(entry: &'e Entry, key: &str) -> impl Iterator<Item = &'e str> {
+    let values = entry.definition.get(key).and_then(serde_json::Value::as_object);
+    values.into_iter().flatten().filter(|(_, value)| value.is_null()).map(|(name, _)| name.as_str())
+}
+
+/// The same fault, of one entry of the document.
+fn of_entry(entry: &Entry, fault: Fault) -> Fault {
+    let message = format!("`{}`: {}", entry.from, fault.message);
+    Fault { message, ..fault }.with("from", entry.from.clone())
+}
+
+fn refuse_taken(candidates: &[Candidate], actions: &[ImportAction]) -> Result<(), Fault> {
+    let taken = candidates.iter().zip(actions).filter(|(_, action)| **action == ImportAction::Taken);
+    let taken: Vec<String> = taken.map(|(candidate, _)| candidate.entry.name.clone()).collect();
+    match taken.is_empty() {
+        true => Ok(()),
+        false => {
+            let message = format!(
+                "nothing was registered: there is another server called {}; remove it first, or leave the entry out",
+                taken.join(", ")
+            );
+            Err(Fault::new(Code::NameTaken, message).with("servers", taken))
+        }
+    }
+}
+
+fn refuse_missing(candidates: &[Candidate], actions: &[ImportAction]) -> Result<(), Fault> {
+    let new = candidates.iter().zip(actions).filter(|(_, action)| **action == ImportAction::Create);
+    let needs = new.flat_map(|(candidate, _)| candidate.entry.needs.iter().map(|need| (&candidate.entry, need)));
+    let (mut lines, mut missing) = (Vec::new(), Vec::new());
+    for (entry, need) in needs {
+        let about = need.description.as_ref().map(|text| format!(" ({text})")).unwrap_or_default();
+        lines.push(format!("{}{about}, for {}", need.name, entry.name));
+        missing.push(need.name.clone());
+    }
+    match lines.is_empty() {
+        true => Ok(()),
+        false => {
+            let message = format!("nothing was registered: these values are missing: {}", lines.join("; "));
+            Err(Fault::new(Code::SecretMissing, message).with("missing", missing))
+        }
+    }
+}
