@@ -248,7 +248,7 @@ fn tokens_are_listed_and_revoked() {
     let (_, ran) = Daemon::ok(list).run(&["token", "ls"]);
     assert_eq!(
         ran.stdout,
-        "NAME  SCOPES    SERVERS  CREATED  EXPIRES  LAST USED\nci    mcp:call  (all)    T        never    never\n"
+        "NAME  SCOPES    SERVERS  PROJECTS  CREATED  EXPIRES  LAST USED\nci    mcp:call  (all)    (all)     T        never    never\n"
     );
     let (asked, ran) = Daemon::answering("204 No Content", "", "").run(&["token", "revoke", "a/b"]);
     assert!(asked.starts_with("DELETE /api/v1/tokens/a%2Fb HTTP/1.1\r\n"), "{asked}");

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 const BASE: &str = "/api/v1/mcp/servers";
+const IMPORT: &str = "/api/v1/mcp/import";
 
 #[derive(Default)]
 struct State {
@@ -54,7 +55,7 @@ impl Daemon {
         reader.read_line(&mut line).unwrap();
         let mut words = line.split(' ');
         let (method, target) = (words.next().unwrap().to_string(), words.next().unwrap().to_string());
-        let (mut length, mut label) = (0, false);
+        let mut length = 0;
         loop {
             let mut header = String::new();
             reader.read_line(&mut header).unwrap();
@@ -63,12 +64,11 @@ impl Daemon {
                 break;
             }
             length = header.strip_prefix("content-length: ").map_or(length, |text| text.parse().unwrap());
-            label |= header == "x-stdiod-managed-by: apply";
         }
         let mut body = vec![0; length];
         reader.read_exact(&mut body).unwrap();
         let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
-        let (status, answer) = self.state.lock().unwrap().act(&method, &target, body, label);
+        let (status, answer) = self.state.lock().unwrap().act(&method, &target, body);
         let answer = if answer.is_null() { String::new() } else { answer.to_string() };
         let head = format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", answer.len());
         stream.write_all((head + &answer).as_bytes()).unwrap();
@@ -88,9 +88,12 @@ impl Daemon {
 }
 
 impl State {
-    fn act(&mut self, method: &str, target: &str, body: Value, label: bool) -> (u16, Value) {
+    fn act(&mut self, method: &str, target: &str, body: Value) -> (u16, Value) {
         let error = |code: &str| json!({"error": {"code": code, "message": "no", "data": {}}});
         let path = target.split('?').next().unwrap();
+        if path == IMPORT {
+            return self.import(target, &body);
+        }
         if method != "GET" {
             self.changes.push(format!("{method} {}", target.strip_prefix(BASE).unwrap()));
             self.bodies.push(body.clone());
@@ -100,8 +103,7 @@ impl State {
                 "GET" => (200, self.servers.values().map(|server| self.status(server)).collect()),
                 _ if self.refused.is_some_and(|name| body["name"] == name) => (422, error("provider_unusable")),
                 _ => {
-                    let mut server = body;
-                    server["label"] = json!(label);
+                    let server = body;
                     let answer = self.status(&server);
                     self.servers.insert(server["name"].as_str().unwrap().to_string(), server);
                     (201, answer)
@@ -114,7 +116,6 @@ impl State {
             ("GET", "definition") if self.is_old => (404, error("not_found")),
             ("GET", "definition") => {
                 let mut told = server.clone();
-                told.as_object_mut().unwrap().remove("label");
                 if let Some(Value::Object(environment)) = told.get_mut("environment") {
                     environment.values_mut().for_each(|value| *value = Value::Null);
                 }
@@ -133,6 +134,34 @@ impl State {
         }
     }
 
+    /// As the real one: all or nothing.
+    fn import(&mut self, target: &str, body: &Value) -> (u16, Value) {
+        let servers = body["servers"].as_array().unwrap();
+        let action = |server: &Value| match self.servers.get(server["name"].as_str().unwrap()) {
+            None => "create",
+            Some(there) if there == server => "unchanged",
+            Some(_) => "name_taken",
+        };
+        let told: Vec<Value> =
+            servers.iter().map(|server| json!({"name": server["name"], "action": action(server)})).collect();
+        if target.contains("dry_run=true") {
+            return (200, json!({"servers": told}));
+        }
+        let error = |code: &str, why: &str| json!({"error": {"code": code, "message": why, "data": {}}});
+        if let Some(taken) = told.iter().find(|told| told["action"] == "name_taken") {
+            return (409, error("name_taken", &format!("another server is called {}", taken["name"])));
+        }
+        self.changes.push(format!("POST {target}"));
+        self.bodies.push(body.clone());
+        if servers.iter().any(|server| self.refused.is_some_and(|name| server["name"] == name)) {
+            return (422, error("provider_unusable", "nothing was registered"));
+        }
+        for server in servers {
+            self.servers.insert(server["name"].as_str().unwrap().to_string(), server.clone());
+        }
+        (201, json!({"servers": told}))
+    }
+
     fn status(&self, server: &Value) -> Value {
         let environment: Vec<&String> =
             server["environment"].as_object().into_iter().flatten().map(|(name, _)| name).collect();
@@ -140,7 +169,7 @@ impl State {
         let mut status = json!({"name": server["name"], "status": "ready", "stdio_bridge": true, "uptime_ms": 5,
             "environment": environment, "resource_usage": usage, "restart_count": 0});
         if !self.is_old {
-            status["managed_by"] = if server["label"] == true { json!("apply") } else { Value::Null };
+            status["managed_by"] = server["managed_by"].clone();
         }
         status
     }
@@ -244,8 +273,8 @@ fn what_is_missing_is_asked_for_by_name_and_nothing_is_registered() {
     assert_eq!(daemon.changes(), Vec::<String>::new());
     let ran = daemon.run(&["import", &fixture("vscode.jsonc"), "--set", "forecast-key=hunter2", "--json"]);
     assert!(!ran.stdout.contains("hunter2") && ran.stdout.contains("\"FORECAST_KEY\":null"), "{ran:?}");
-    assert_eq!(daemon.state.lock().unwrap().bodies[0]["environment"]["FORECAST_KEY"], "hunter2");
-    assert_eq!(daemon.changes(), ["POST ?wait=false"]);
+    assert_eq!(daemon.state.lock().unwrap().servers["forecast"]["environment"]["FORECAST_KEY"], "hunter2");
+    assert_eq!(daemon.changes(), ["POST /api/v1/mcp/import?dry_run=false"]);
 }
 
 #[test]
@@ -254,7 +283,7 @@ fn variables_come_from_the_environment_of_the_command() {
     let words = ["import", &fixture("claude-code-project.json"), "--url", &daemon.url];
     let ran = stdiod(&words, &[("ISSUES_TOKEN", "t"), ("USER_NAME", "ada")]);
     assert_eq!(ran.code, 0, "{ran:?}");
-    assert_eq!(daemon.state.lock().unwrap().bodies[0]["environment"]["ISSUES_TOKEN"], "t");
+    assert_eq!(daemon.state.lock().unwrap().bodies[0]["servers"][0]["environment"]["ISSUES_TOKEN"], "t");
 }
 
 #[test]
@@ -263,8 +292,8 @@ fn if_one_is_refused_nothing_is_left_of_the_others() {
     daemon.state.lock().unwrap().refused = Some("memory");
     let ran = daemon.run(&["import", &fixture("claude-desktop.json")]);
     assert_eq!(ran.code, 1);
-    assert!(ran.stderr.contains("`memory` was refused") && ran.stderr.contains("nothing is left"), "{ran:?}");
-    assert_eq!(daemon.changes(), ["POST ?wait=false", "POST ?wait=false", "DELETE /filesystem?volumes=true"]);
+    assert!(ran.stderr.contains("nothing was registered"), "{ran:?}");
+    assert_eq!(daemon.changes(), ["POST /api/v1/mcp/import?dry_run=false"], "the daemon does all of it or nothing");
     assert_eq!(daemon.names(), Vec::<String>::new());
 }
 
@@ -276,7 +305,6 @@ fn the_same_server_is_unchanged_and_another_of_its_name_is_in_the_way() {
     assert_eq!(daemon.run(&["import", &fixture("bare-map.json")]).code, 0);
     let again = daemon.run(&["import", &fixture("bare-map.json"), "--json"]).json();
     assert_eq!(again["servers"][0]["action"], "unchanged");
-    assert_eq!(daemon.changes().len(), 1);
     let daemon = Daemon::with(json!([time]));
     let ran = daemon.run(&["import", &fixture("bare-map.json")]);
     assert!(ran.code == 1 && ran.stderr.contains("name_taken") && ran.stderr.contains("time"), "{ran:?}");
@@ -365,11 +393,14 @@ fn only_the_fields_that_differ_are_sent() {
         Daemon::with(json!([{"name": "a", "image": "x:1", "user": "7", "environment": {"OLD": "1", "KEEP": "2"}}]));
     let file = scratch.file("a.json", r#"{"name": "a", "image": "x:2", "environment": {"KEEP": null, "NEW": "3"}}"#);
     let ran = daemon.run(&["apply", "-f", &file, "--dry-run"]);
-    assert!(ran.stdout.contains("changed") && ran.stdout.contains("image, user, environment"), "{ran:?}");
+    assert!(ran.stdout.contains("changed") && ran.stdout.contains("image, managed_by, user, environment"), "{ran:?}");
     assert_eq!(daemon.changes(), Vec::<String>::new());
     assert_eq!(actions(&daemon.run(&["apply", "-f", &file, "--json"])), pairs(&[("a", "changed")]));
     let patch = daemon.state.lock().unwrap().bodies[0].clone();
-    assert_eq!(patch, json!({"image": "x:2", "user": null, "environment": {"OLD": null, "NEW": "3"}}));
+    assert_eq!(
+        patch,
+        json!({"image": "x:2", "managed_by": "apply", "user": null, "environment": {"OLD": null, "NEW": "3"}})
+    );
     assert_eq!(daemon.state.lock().unwrap().servers["a"]["environment"], json!({"KEEP": "2", "NEW": "3"}));
 }
 
@@ -402,9 +433,6 @@ fn prune_removes_only_what_apply_has_made() {
     let ran = daemon.run(&["apply", "-f", scratch.path(), "--prune", "--json"]);
     assert_eq!(actions(&ran), pairs(&[("b", "unchanged"), ("a", "removed")]));
     assert_eq!(daemon.names(), ["b", "by-hand"]);
-    daemon.state.lock().unwrap().is_old = true;
-    let ran = daemon.run(&["apply", "-f", scratch.path(), "--prune"]);
-    assert!(ran.code == 1 && ran.stderr.contains("does not say which servers"), "{ran:?}");
 }
 
 #[test]

@@ -160,27 +160,75 @@ fn a_reload_under_load_drops_nobody_and_a_bad_file_changes_nothing() {
     assert!(asked.load(Ordering::Relaxed) > 100, "{asked:?}");
 }
 
-/// The times of so many requests, sorted.
-fn times(client: &mut Secure, count: usize) -> Vec<Duration> {
-    let mut times = Vec::new();
-    for _ in 0..count {
-        let begun = Instant::now();
-        assert_eq!(client.request("GET", "/healthz", None).expect("an answer").status, 200);
-        times.push(begun.elapsed());
+#[test]
+fn a_scanner_finds_nothing_weak() {
+    let authority = Authority::new();
+    let daemon = options(&authority).start();
+    let address = secure_address(&daemon);
+    let scan = std::process::Command::new("sslscan").args(["--no-colour", "--xml=-", &address]).output();
+    let scan = scan.expect("sslscan: scripts/setup --tests installs it");
+    let found = String::from_utf8_lossy(&scan.stdout);
+    let value = |line: &str, name: &str| -> String {
+        let rest = line.split_once(&format!(" {name}=\"")).map(|(_, rest)| rest).unwrap_or_default();
+        rest.split('"').next().unwrap_or_default().to_string()
+    };
+    let elements = |name: &str| -> Vec<&str> {
+        found.lines().map(str::trim).filter(|line| line.starts_with(&format!("<{name} "))).collect()
+    };
+    let enabled = elements("protocol").into_iter().filter(|line| value(line, "enabled") == "1");
+    let enabled: Vec<String> = enabled.map(|line| value(line, "type") + &value(line, "version")).collect();
+    assert_eq!(enabled, ["tls1.2", "tls1.3"], "{found}");
+    let ciphers = elements("cipher");
+    assert!(ciphers.len() >= 6, "{found}");
+    for cipher in ciphers {
+        let (name, bits) = (value(cipher, "cipher"), value(cipher, "bits").parse::<u32>().unwrap_or(0));
+        let forward_secret = name.starts_with("TLS_") || name.starts_with("ECDHE-");
+        let aead = name.contains("GCM") || name.contains("POLY1305");
+        assert!(forward_secret && aead && bits >= 128, "{cipher}");
+        assert!(["strong", "acceptable"].contains(&value(cipher, "strength").as_str()), "{cipher}");
     }
+    for group in elements("group") {
+        assert!(value(group, "bits").parse::<u32>().is_ok_and(|bits| bits >= 128), "{group}");
+    }
+    assert!(elements("heartbleed").iter().all(|line| value(line, "vulnerable") == "0"), "{found}");
+    assert!(elements("compression").iter().all(|line| value(line, "supported") == "0"), "{found}");
+    assert!(elements("renegotiation").iter().all(|line| value(line, "supported") == "0"), "{found}");
+}
+
+/// How long each of `count` requests of each client took, sorted; all clients at the same time.
+fn times(clients: &mut [Secure], count: usize) -> Vec<Duration> {
+    let one = |client: &mut Secure| -> Vec<Duration> {
+        let timed = |_| {
+            let begun = Instant::now();
+            assert_eq!(client.request("GET", "/healthz", None).expect("an answer").status, 200);
+            begun.elapsed()
+        };
+        (0..count).map(timed).collect()
+    };
+    let mut times: Vec<Duration> = std::thread::scope(|scope| {
+        let asked: Vec<_> = clients.iter_mut().map(|client| scope.spawn(|| one(client))).collect();
+        asked.into_iter().flat_map(|asked| asked.join().expect("every answer came")).collect()
+    });
     times.sort();
     times
 }
 
 #[test]
 fn a_thousand_half_open_handshakes_cost_the_others_nothing_and_end() {
+    const GOOD: usize = 100;
+    const HALF_OPEN: usize = 1000;
+    // All of them are of one address here.
     let authority = Authority::new();
     let daemon = options(&authority).start();
     let address = secure_address(&daemon);
     let trusted = any_version(&authority.cert());
-    let mut good = Secure::connect(&address, &trusted, daemon.token()).expect("a connection");
-    assert_eq!(good.request("GET", BASE, None).expect("an answer").status, 200);
-    let alone = times(&mut good, 500);
+    let good = |_| {
+        let mut client = Secure::connect(&address, &trusted, daemon.token()).expect("a connection");
+        assert_eq!(client.request("GET", BASE, None).expect("an answer").status, 200);
+        client
+    };
+    let mut good: Vec<Secure> = (0..GOOD).map(good).collect();
+    let alone = times(&mut good, 20);
     // A client hello, as a real one begins, and then nothing.
     let name = rustls::pki_types::ServerName::try_from("localhost").expect("a name");
     let mut hello = Vec::new();
@@ -188,7 +236,7 @@ fn a_thousand_half_open_handshakes_cost_the_others_nothing_and_end() {
     begun.write_tls(&mut hello).expect("into memory");
     let since = Instant::now();
     let mut half_open = Vec::new();
-    for number in 0..1000 {
+    for number in 0..HALF_OPEN {
         let mut socket = TcpStream::connect(&address).expect("a connection");
         match number % 3 {
             0 => {}
@@ -197,11 +245,24 @@ fn a_thousand_half_open_handshakes_cost_the_others_nothing_and_end() {
         }
         half_open.push(socket);
     }
-    let among = times(&mut good, 500);
+    let among = times(&mut good, 20);
     let mut fresh = Secure::connect(&address, &trusted, daemon.token()).expect("a connection beside them");
     assert_eq!(fresh.request("GET", BASE, None).expect("an answer").status, 200);
-    println!("alone p50 {:?} p99 {:?}; among them p50 {:?} p99 {:?}", alone[250], alone[495], among[250], among[495]);
-    assert!(among[250] < 3 * alone[250] + Duration::from_millis(2), "{:?} {:?}", alone[250], among[250]);
+    let at = |times: &[Duration], percent: usize| times[times.len() * percent / 100];
+    println!(
+        "alone p50 {:?} p99 {:?}; among them p50 {:?} p99 {:?}",
+        at(&alone, 50),
+        at(&alone, 99),
+        at(&among, 50),
+        at(&among, 99)
+    );
+    // The machine may have other things to do meanwhile; a wait for one of the others would be ten seconds.
+    assert!(
+        at(&among, 50) < 3 * at(&alone, 50) + Duration::from_millis(10),
+        "{:?} {:?}",
+        at(&alone, 50),
+        at(&among, 50)
+    );
     for mut socket in half_open {
         socket.set_read_timeout(Some(Duration::from_secs(30))).expect("an option");
         let mut rest = Vec::new();
@@ -209,7 +270,9 @@ fn a_thousand_half_open_handshakes_cost_the_others_nothing_and_end() {
         assert!(ended.is_ok() || ended.is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionReset));
     }
     assert!(since.elapsed() < Duration::from_secs(40), "they had ten seconds: {:?}", since.elapsed());
-    assert_eq!(good.request("GET", BASE, None).expect("an answer").status, 200);
+    for client in &mut good {
+        assert_eq!(client.request("GET", BASE, None).expect("an answer").status, 200);
+    }
 }
 
 #[test]

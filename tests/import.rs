@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 use std::io::{Cursor, Write};
 use std::path::{Path, PathBuf};
 use stdiod::api::definition::fields;
-use stdiod::api::import::{self, Entry, Surroundings};
+use stdiod::api::import::{self, Entry, Kind, Surroundings};
+use stdiod::api::projects::fields as external;
 
 const DIRECTORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/import");
 
@@ -27,6 +28,10 @@ impl Surroundings for Given {
 
     fn file(&self, path: &str) -> Result<String, String> {
         self.0["files"][path].as_str().map(str::to_string).ok_or("no such file".to_string())
+    }
+
+    fn has_project(&self) -> bool {
+        self.0["project"].is_string()
     }
 }
 
@@ -112,6 +117,11 @@ fn what_needs_nothing_more_can_be_registered_as_it_is() {
         let given = Given(beside(&document, "given.json").unwrap_or_default());
         let entries = import::read(&bytes_of(&document), &given).into_iter().flatten();
         for entry in entries.filter(|entry| entry.needs.is_empty()) {
+            if entry.kind == Kind::External {
+                let spec = external::from_fields(entry.definition.clone()).unwrap_or_else(|fault| panic!("{fault:?}"));
+                assert_eq!(spec.name, entry.name);
+                continue;
+            }
             let body = serde_json::to_vec(&entry.definition).unwrap();
             let definition = fields::parse(&body).unwrap_or_else(|fault| panic!("{}: {fault:?}", document.display()));
             assert_eq!(definition.name, entry.name);

@@ -4,6 +4,7 @@
 //! agrees with what is told. A failure prints the seed; `SIM_SEED=n cargo test --test sim` replays it.
 
 mod sim {
+    pub mod installs;
     pub mod kernel;
     pub mod pulls;
     pub mod shadow;
@@ -15,26 +16,37 @@ use sim::world::World;
 
 const STEPS: usize = 1000;
 
-fn seeds() -> std::ops::Range<u64> {
+/// Of a world in which packages are fetched, unless `SIM_SEEDS` says more.
+const SEEDS_WITH_INSTALLS: u64 = 3_000;
+
+fn seeds(usually: u64) -> std::ops::Range<u64> {
     match std::env::var("SIM_SEED") {
         Ok(seed) => {
             let seed = seed.parse().expect("SIM_SEED is a number");
             seed..seed + 1
         }
-        Err(_) => 0..std::env::var("SIM_SEEDS").map_or(10_000, |n| n.parse().expect("SIM_SEEDS is a number")),
+        Err(_) => 0..std::env::var("SIM_SEEDS").map_or(usually, |n| n.parse().expect("SIM_SEEDS is a number")),
     }
 }
 
 #[test]
 fn whatever_happens_every_call_ends_once_and_everything_drains() {
-    let seeds = seeds();
+    all_of(seeds(10_000), World::new);
+}
+
+#[test]
+fn whatever_happens_while_packages_are_fetched_every_call_ends_once_and_everything_drains() {
+    all_of(seeds(SEEDS_WITH_INSTALLS), World::with_installs);
+}
+
+fn all_of(seeds: std::ops::Range<u64>, world: fn(u64) -> World) {
     let workers = std::thread::available_parallelism().map_or(2, usize::from) as u64;
     std::thread::scope(|scope| {
         for worker in 0..workers {
             let seeds = seeds.clone();
             scope.spawn(move || {
                 for seed in seeds.filter(|seed| seed % workers == worker) {
-                    let run = std::panic::catch_unwind(|| World::new(seed).run(STEPS));
+                    let run = std::panic::catch_unwind(|| world(seed).run(STEPS));
                     if run.is_err() {
                         panic!("seed {seed} failed; SIM_SEED={seed} cargo test --test sim replays it");
                     }

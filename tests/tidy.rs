@@ -230,6 +230,27 @@ fn every_promise_names_a_test_that_is_there() {
     nothing(&found);
 }
 
+/// The page that says where unsafe code is says it of every file.
+#[test]
+fn every_file_with_unsafe_code_is_in_the_inventory() {
+    let text = read(Path::new("docs/security.md"));
+    let (_, table) = text.split_once("## Unsafe code").expect("the inventory");
+    let table = table.split("\n## ").next().unwrap_or_default();
+    let mark = ["unsafe", " "].concat();
+    let is_unsafe = |file: &PathBuf| {
+        code_of(file)
+            .iter()
+            .any(|(_, line)| ["{", "fn", "impl"].iter().any(|what| line.contains(&format!("{mark}{what}"))))
+    };
+    let shown = |file: &PathBuf| file.strip_prefix(root()).expect("ours").display().to_string();
+    let has: Vec<String> = files(&["src"], "rs").iter().filter(|file| is_unsafe(file)).map(shown).collect();
+    let listed: Vec<String> = table.split('`').filter(|word| word.ends_with(".rs")).map(str::to_owned).collect();
+    let mut found: Vec<String> = has.iter().filter(|file| !listed.contains(file)).cloned().collect();
+    let stale = listed.iter().filter(|file| file.starts_with("src/") && !has.contains(file));
+    found.extend(stale.map(|file| format!("{file} has none")));
+    nothing(&found);
+}
+
 // --- reading --------------------------------------------------------------------------------------------------------
 
 fn root() -> &'static Path {

@@ -3,9 +3,10 @@
 
 mod changes;
 mod neighbours;
+mod projects;
+mod records;
 mod stage;
 mod tokens;
-
 use serde_json::{Value, json};
 use stage::{Child, Stage, guest, request, someone};
 use stdiod::api::request::{Ask, LogFormat, TokenWanted};

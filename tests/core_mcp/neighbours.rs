@@ -9,13 +9,20 @@ use stdiod::api::response::Answer;
 use stdiod::core::contract::Input;
 use stdiod::ids::{ConnId, InstanceId, SessionId};
 use stdiod::limits::{LIST_PAUSE, SHARE_PRIVATE_INSTANCES, UNANSWERED_MAX};
-use stdiod::model::principal::Principal;
+use stdiod::model::principal::{Limits, Principal};
 use stdiod::wire::json::JsonBuf;
 
 const AT: Option<&str> = Some("old");
 
 fn able() -> Value {
     json!({"elicitation": {}, "sampling": {}, "roots": {"listChanged": true}})
+}
+
+/// Somebody who may see these servers and no others.
+fn limited_to(servers: &[&str]) -> Principal {
+    let servers: Vec<String> = servers.iter().map(ToString::to_string).collect();
+    let limits = Limits { servers: servers.into(), ..Limits::default() };
+    Principal { name: "guest".into(), limits, ..someone() }
 }
 
 fn called(stage: &mut Stage, session: SessionId) -> (ConnId, (InstanceId, Value)) {
@@ -232,7 +239,7 @@ fn a_restless_list_is_fetched_and_told_now_and_then_and_its_last_change_always()
     let joint = stage.session(None, json!({}));
     let direct = stage.session(AT, json!({}));
     let beside = stage.session(Some("calm"), json!({}));
-    stage.who = Principal { name: "guest".into(), servers: vec!["calm".to_string()].into(), ..someone() };
+    stage.who = limited_to(&["calm"]);
     let guest = stage.session(None, json!({}));
     let deaf = [stage.listen(None, guest)];
     stage.who = someone();
@@ -316,7 +323,7 @@ fn a_joined_list_that_is_too_long_comes_in_pages_and_is_copied_for_nobody() {
     let conn = stage.post(None, session, &request(3, "tools/list", json!({"cursor": 7})));
     assert_eq!(stage.answer(conn)["error"]["code"], -32602);
     // One that sees less has other pages.
-    stage.who = Principal { name: "guest".into(), servers: vec!["e".to_string(), "b".to_string()].into(), ..someone() };
+    stage.who = limited_to(&["e", "b"]);
     let guest = stage.session(None, json!({}));
     let conn = stage.post(None, guest, &request(1, "tools/list", json!({})));
     let tools = stage.answer(conn)["result"]["tools"].clone();

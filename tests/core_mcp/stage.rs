@@ -3,14 +3,16 @@
 
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use stdiod::api::request::{Ask, McpAsk, ServerRef, Stateless, Takes};
+use stdiod::api::request::{Ask, ExternalRef, McpAsk, ProjectAsk, ServerRef, Stateless, Takes};
 use stdiod::api::response::{Answer, StreamEvent};
 use stdiod::core::contract::{Input, Now, Output};
 use stdiod::core::{Core, Settings};
 use stdiod::ids::{ConnId, InstanceId, PullId, SessionId};
+use stdiod::model::endpoint::{LinkFault, LinkFaultKind};
+use stdiod::model::external::ProjectId;
 use stdiod::model::instance::{Exit, ExitCause, LaunchFault, LaunchFaultKind, StopSignal};
 use stdiod::model::principal::Principal;
-use stdiod::model::records::{Snapshot, StoreOutcome};
+use stdiod::model::records::{Snapshot, StoreOp, StoreOutcome};
 use stdiod::wire::json::Json;
 use stdiod::wire::jsonrpc;
 use stdiod::wire::lines::Line;
@@ -30,6 +32,14 @@ pub enum Child {
     Silent,
 }
 
+/// How the link to an external server comes up.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Reach {
+    Refused,
+    /// The test says what becomes of it.
+    Slow,
+}
+
 pub struct Stage {
     core: Core,
     now: Now,
@@ -45,6 +55,12 @@ pub struct Stage {
     pub is_slow: bool,
     /// What the store says to every write.
     pub stored: StoreOutcome,
+    /// Every write that the store was asked for.
+    pub ops: Vec<StoreOp>,
+    /// How links to the external servers of these names come up, if not at once.
+    pub reach: BTreeMap<String, Reach>,
+    /// The names of those that were connected to, in order.
+    pub connects: Vec<String>,
     /// Images that were asked for.
     pub pulls: Vec<PullId>,
     /// Those that only a kill ends.
@@ -65,6 +81,8 @@ impl Stage {
             hosting: true,
             admin_token_hash: [7; 32],
             separator: "__".to_string(),
+            record_arguments: true,
+            records_keep_days: 30,
             seed: [1; 32],
             ..Settings::default()
         });
@@ -78,6 +96,9 @@ impl Stage {
             is_broken: false,
             is_slow: false,
             stored: StoreOutcome::Committed,
+            ops: Vec::new(),
+            reach: BTreeMap::new(),
+            connects: Vec::new(),
             pulls: Vec::new(),
             deaf: BTreeSet::new(),
             written: Vec::new(),
@@ -110,6 +131,75 @@ impl Stage {
     pub fn delete(&mut self, name: &str) {
         let conn = self.ask(&someone(), Ask::Delete { server: named(name), volumes: false });
         assert_eq!(self.answers.remove(&conn), Some(Answer::Deleted));
+    }
+
+    // --- projects ---
+
+    pub fn of_project(&mut self, who: &Principal, project: &str, ask: ProjectAsk<'_>) -> ConnId {
+        self.ask(who, Ask::Project { project: ProjectId::new(project).unwrap(), ask })
+    }
+
+    /// An external server whose address has its name in it.
+    pub fn external(&mut self, project: &str, name: &str, child: Child, more: Value) {
+        self.children.insert(name.to_string(), child);
+        let mut given = json!({"name": name, "transport": "http", "url": format!("http://{name}.test/mcp")});
+        given.as_object_mut().unwrap().extend(more.as_object().expect("fields").clone());
+        let spec = stdiod::api::projects::fields::from_fields(given.as_object().unwrap().clone()).expect("a valid row");
+        let conn = self.of_project(&someone(), project, ProjectAsk::Create { spec: Box::new(spec) });
+        let answer = self.answers.remove(&conn);
+        assert!(matches!(answer, Some(Answer::ExternalCreated(_))), "{answer:?}");
+    }
+
+    pub fn external_status(&mut self, project: &str, name: &str) -> &'static str {
+        let server = ExternalRef::Name(name.to_string());
+        let conn = self.of_project(&someone(), project, ProjectAsk::Server { server });
+        match self.answers.remove(&conn) {
+            Some(Answer::External(view)) => view.status.wire(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The instance of a server of that name that runs.
+    pub fn instance_of(&self, name: &str) -> InstanceId {
+        let found = self.running.iter().find(|(_, of)| *of == name);
+        *found.unwrap_or_else(|| panic!("{name} does not run: {:?}", self.running)).0
+    }
+
+    pub fn project_mcp(&mut self, who: &Principal, project: &str, ask: McpAsk<'_>) -> ConnId {
+        self.of_project(who, project, ProjectAsk::Mcp(ask))
+    }
+
+    pub fn project_session(&mut self, project: &str) -> SessionId {
+        let info = json!({"name": "test", "version": "1"});
+        let params = json!({"protocolVersion": "2025-11-25", "capabilities": {"elicitation": {}}, "clientInfo": info});
+        let conn = self.project_post(project, None, &request(0, "initialize", params));
+        match self.answers.remove(&conn) {
+            Some(Answer::Message { session: Some(session), .. }) => session,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn project_post(&mut self, project: &str, session: Option<SessionId>, message: &Value) -> ConnId {
+        let text = message.to_string();
+        let messages = vec![jsonrpc::parse(text.as_bytes()).expect("a message")];
+        let ask = McpAsk::Post { session, takes: Takes::Either, batch: false, messages };
+        self.project_mcp(&self.who.clone(), project, ask)
+    }
+
+    /// A request of the version without sessions.
+    pub fn project_stateless(&mut self, project: &str, method: &str, params: Value) -> ConnId {
+        let capabilities = json!({"elicitation": {}}).to_string();
+        let (params, id) = (params.to_string(), "1".to_string());
+        let request = Stateless {
+            id: serde_json::from_str(&id).unwrap(),
+            method: method.into(),
+            params: serde_json::from_str(&params).unwrap(),
+            capabilities: serde_json::from_str(&capabilities).unwrap(),
+            log_level: None,
+            param_headers: Vec::new(),
+        };
+        let ask = McpAsk::Stateless { request, takes: Takes::Either };
+        self.project_mcp(&someone(), project, ask)
     }
 
     // --- clients ---
@@ -286,7 +376,9 @@ impl Stage {
                 }
                 Output::Signal { instance, signal: StopSignal::Term } if self.deaf.contains(&instance) => {}
                 Output::Signal { instance, signal: StopSignal::Term | StopSignal::Kill } => self.exit(instance),
-                Output::Store { seq, .. } => {
+                Output::Connect { instance, endpoint, .. } => self.connect(instance, &endpoint.url),
+                Output::Store { seq, op } => {
+                    self.ops.push(op);
                     self.core.handle(Input::StoreDone { seq, outcome: self.stored.clone() }, self.now);
                 }
                 Output::RemoveVolumes { server, .. } => {
@@ -296,10 +388,9 @@ impl Stage {
                     self.core.handle(Input::DecisionsKept { version, outcome: Ok(()) }, self.now);
                 }
                 Output::Pull { pull, .. } => self.pulls.push(pull),
-                Output::Discard { .. }
-                | Output::News { .. }
+                Output::Discard { instance } => _ = self.running.remove(&instance),
+                Output::News { .. }
                 | Output::AbandonPull { .. }
-                | Output::Connect { .. }
                 | Output::Negotiated { .. }
                 | Output::MirrorParams { .. }
                 | Output::Knock { .. }
@@ -308,6 +399,27 @@ impl Stage {
                 | Output::LogRestore { .. }
                 | Output::LogRemove { .. }
                 | Output::Exit => {}
+            }
+        }
+    }
+
+    /// External servers of this stage have their name in their address.
+    fn connect(&mut self, instance: InstanceId, url: &str) {
+        let name = url.trim_start_matches("http://").split(['/', '.']).next().unwrap().to_string();
+        self.connects.push(name.clone());
+        match self.reach.get(&name) {
+            Some(Reach::Refused) => {
+                let why = LinkFault {
+                    kind: LinkFaultKind::Refused,
+                    message: "connection refused".to_string(),
+                    retry_after_ms: None,
+                };
+                self.core.handle(Input::LinkLost { instance, why }, self.now);
+            }
+            Some(Reach::Slow) => _ = self.running.insert(instance, name),
+            None => {
+                self.running.insert(instance, name);
+                self.core.handle(Input::Connected { instance }, self.now);
             }
         }
     }

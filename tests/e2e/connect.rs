@@ -136,6 +136,40 @@ fn tools_progress_questions_and_cancellation_go_through() {
     assert_eq!(client.end(), Some(0));
 }
 
+/// What the SDKs that start a program see of this one, a line each.
+fn sdks(daemon: &Daemon, command: &[&str]) -> Vec<String> {
+    let output = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients/run"))
+        .args(["--stdio", "20", concat!(env!("CARGO_TARGET_TMPDIR"), "/clients")])
+        .args(command)
+        .env("STDIOD_URL", daemon.url())
+        .env("STDIOD_TOKEN", daemon.token())
+        .output()
+        .expect("bash runs");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+    said.lines().filter(|line| line.starts_with("ok ")).map(str::to_string).collect()
+}
+
+#[test]
+fn the_sdks_take_it_for_the_server_itself() {
+    let daemon = Daemon::start();
+    // Each has an instance of its own: what one gives up without an answer is nothing to the other.
+    let mut definition = conformance("everything", "crun", &[]);
+    definition["shared"] = json!(false);
+    daemon.register(&definition);
+    let seen = sdks(&daemon, &[env!("CARGO_BIN_EXE_stdiod"), "connect", "everything"]);
+    assert_eq!(seen.len(), 2, "{seen:?}");
+    for line in &seen {
+        // An SDK may drop what comes in one read with the answer.
+        assert!(["progress=2", "progress=3"].iter().any(|sign| line.contains(sign)), "{line}");
+        for sign in ["action=accept", "to who", "cancelled=asked", "p50_us="] {
+            assert!(line.contains(sign), "{sign} is missing in {line}");
+        }
+    }
+    let logs = String::from_utf8_lossy(&daemon.cli(&["logs", "everything", "--tail", "1000"]).stdout).into_owned();
+    assert!(logs.matches("test_slow CANCELLED").count() >= 2, "both cancellations reach the server: {logs}");
+}
+
 #[test]
 fn many_requests_at_once_are_all_answered_and_the_end_of_the_input_waits_for_them() {
     let daemon = Daemon::start();

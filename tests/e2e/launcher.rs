@@ -12,6 +12,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use stdiod::model::instance::Packages;
 use stdiod::sandbox::container::plan::{LaunchPlan, Layout, Networking, Runtime, RuntimeKind, Users};
 use stdiod::sandbox::host::probe;
 
@@ -76,6 +77,7 @@ fn plan(data_dir: &Path) -> LaunchPlan {
     LaunchPlan {
         container_id: "test-1".to_string(),
         definition: probe::trivial(&["/bin/true"]),
+        packages: Packages::AsKept,
         runtime: Runtime {
             provider: "crun".to_string(),
             kind: RuntimeKind::Native,

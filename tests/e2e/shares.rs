@@ -4,7 +4,10 @@
 use crate::support::mcp::McpClient;
 use crate::support::world::weight_of;
 use crate::support::{BASE, Daemon, Http, RUDE, eventually, python, tiny};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, socket};
 use serde_json::{Value, json};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 use stdiod::limits::{
     BODY_MAX, MEMORY_BUDGET, SHARE_CONNECTIONS, SHARE_LINES, SHARE_MEMORY, SHARE_PRIVATE_INSTANCES, SHARE_SESSIONS,
@@ -74,6 +77,40 @@ fn connections_that_say_nothing_lock_nobody_out() {
     assert_eq!(daemon.get(BASE).status, 200);
     assert_eq!(Http::connect(daemon.address(), "").request("GET", "/healthz", None).status, 200);
     assert_eq!(known.request("GET", BASE, None).status, 200, "one that has shown a token is not dropped for others");
+}
+
+/// A connection from another address of this machine.
+fn from_address(source: [u8; 4], daemon: &Daemon) -> OwnedFd {
+    let socket = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).expect("a socket");
+    let [a, b, c, d] = source;
+    bind(socket.as_raw_fd(), &SockaddrIn::new(a, b, c, d, 0)).expect("an address of loopback");
+    let to: std::net::SocketAddrV4 = daemon.address().parse().expect("IPv4");
+    connect(socket.as_raw_fd(), &SockaddrIn::from(to)).expect("it listens");
+    socket
+}
+
+#[test]
+fn five_thousand_connections_of_one_address_leave_room_for_another() {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).expect("up to the hard one");
+    let daemon = Daemon::with("STDIOD_PEER_CONNECTIONS_MAX", "64").start();
+    let before = weight_of(daemon.pid()).0;
+    let mut worst = Duration::ZERO;
+    let mut crowd = Vec::new();
+    for n in 0..5000 {
+        crowd.push(from_address([127, 9, 9, 9], &daemon));
+        if n % 500 == 0 {
+            let asked = std::time::Instant::now();
+            assert_eq!(Http::connect(daemon.address(), "").request("GET", "/healthz", None).status, 200);
+            assert_eq!(daemon.get(BASE).status, 200);
+            worst = worst.max(asked.elapsed());
+        }
+    }
+    assert!(worst < Duration::from_secs(10), "another address waited {worst:?}");
+    let few = || weight_of(daemon.pid()).0 < before + 64 + 16;
+    assert!(eventually(Duration::from_secs(20), few), "{} descriptors of the daemon", weight_of(daemon.pid()).0);
+    assert_eq!(crowd.len(), 5000);
+    assert_eq!(daemon.get(BASE).status, 200);
 }
 
 #[test]

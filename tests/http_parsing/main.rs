@@ -117,9 +117,13 @@ fn chunk(body: &[u8], bytes: &mut Vec<u8>, rng: &mut Rng) {
     bytes.extend(rng.pick(&["0\r\n\r\n", "00;last\r\n\r\n", "0\r\nX-Mark: trailer\r\nB:\r\n\r\n"]).bytes());
 }
 
-/// Pipelined requests, and what must be read from them.
+/// Pipelined requests, and what must be read from them. Clients repeat themselves, and a parser knows the last head again.
 fn stream(rng: &mut Rng) -> (Vec<u8>, Outcome) {
-    let all: Vec<_> = (0..1 + rng.below(4)).map(|_| request(rng)).collect();
+    let mut all: Vec<_> = (0..1 + rng.below(4)).map(|_| request(rng)).collect();
+    if rng.one_in(2) {
+        let at = rng.below(all.len());
+        all.insert(at, all[at].clone());
+    }
     let (bytes, requests): (Vec<_>, Vec<_>) = all.into_iter().unzip();
     (bytes.concat(), Outcome { requests, end: End::Open(RequestPhase::Idle) })
 }
@@ -218,6 +222,44 @@ fn the_raw_bytes_of_a_chunked_body_do_not_pile_up() {
 }
 
 // --- the conversation ---------------------------------------------------------------------------------------------
+
+#[test]
+fn a_head_that_differs_in_its_length_alone_is_read_as_a_new_one() {
+    let request = |field: &str, body: &str| format!("POST /a HTTP/1.1\r\nHost: h\r\n{field}\r\n\r\n{body}");
+    let stream = [
+        request("Content-Length: 3", "one"),
+        request("Content-Length: 5", "three"),
+        request("Content-Length: 11", "eleven more"),
+        request("Content-Length: 00", ""),
+        request("Content-Length: 02", "ab"),
+        request("Content-Type: text/plain", ""),
+        request("Content-Type: text/plain", ""),
+    ];
+    let bodies = |outcome: &Outcome| outcome.requests.iter().map(|seen| seen.body.len()).collect::<Vec<_>>();
+    let outcome = whole(stream.concat().as_bytes());
+    assert_eq!(bodies(&outcome), [3, 5, 11, 0, 2, 0, 0]);
+    assert_eq!(bytewise(stream.concat().as_bytes()), outcome);
+
+    for (field, status) in [("Content-Length: x", 400), ("Content-Length: -", 400), ("Transfer-Codin: 1", 200)] {
+        let outcome = whole((request("Content-Length: 3", "one") + &request(field, "")).as_bytes());
+        assert_eq!(outcome.status().unwrap_or(200), status, "{field}");
+    }
+    let (most, more) = (BODY_MAX.to_string(), (BODY_MAX + 1).to_string());
+    let mut parser = Parser::new();
+    parser.feed(request(&format!("Content-Length: {most}"), &"x".repeat(BODY_MAX)).as_bytes());
+    assert_eq!(parser.step(), Step::Request);
+    parser.finish();
+    parser.feed(request(&format!("Content-Length: {more}"), "").as_bytes());
+    assert!(matches!(parser.step(), Step::Refuse(fault) if fault.code.status() == 413));
+
+    // Of an empty body nobody waits to send it.
+    let mut parser = Parser::new();
+    parser.feed(request("Expect: 100-continue\r\nContent-Length: 0", "").as_bytes());
+    assert_eq!(parser.step(), Step::Request);
+    parser.finish();
+    parser.feed(request("Expect: 100-continue\r\nContent-Length: 5", "").as_bytes());
+    assert_eq!(parser.step(), Step::Continue);
+}
 
 #[test]
 fn continue_is_said_once_and_only_to_a_client_that_waits() {

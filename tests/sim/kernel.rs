@@ -65,6 +65,8 @@ pub struct Process {
     /// It has been told to stop: it will, sooner or later.
     pub told_to_stop: bool,
     pub killed: bool,
+    /// It is no server, but fetches the packages of one.
+    pub installs: bool,
     /// An operator had a hand in its life.
     pub touched: bool,
     /// Stopped, as by SIGSTOP: it reads and says nothing until it goes on.
@@ -90,6 +92,7 @@ impl Process {
             open_questions: BTreeSet::new(),
             told_to_stop: false,
             killed: false,
+            installs: false,
             touched: false,
             hung: false,
             said_ms: 0,

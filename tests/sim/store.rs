@@ -85,13 +85,13 @@ impl FakeStore {
             }
             StoreOp::InsertToken { token, .. } => _ = self.tokens.insert(token.name.clone(), token),
             StoreOp::DeleteToken { name } => _ = self.tokens.remove(&name),
+            StoreOp::RotateKey | StoreOp::DeleteCallsBefore { .. } | StoreOp::InsertCalls(_) => {}
             StoreOp::PutExternal(_)
             | StoreOp::DeleteExternal { .. }
             | StoreOp::ReplaceProduct { .. }
+            | StoreOp::Import { .. }
             | StoreOp::PutSecret(_)
             | StoreOp::DeleteSecret { .. }
-            | StoreOp::InsertCalls(_)
-            | StoreOp::DeleteCallsBefore { .. }
             | StoreOp::ReadCalls { .. } => return Err("this world has no projects".to_string()),
         }
         Ok(())

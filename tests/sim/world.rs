@@ -43,11 +43,14 @@ enum Question {
 pub struct World {
     core: Core,
     pub(super) rng: Rng,
-    now: Now,
+    pub(super) now: Now,
     conns: u64,
     questions: BTreeMap<ConnId, Question>,
     followers: BTreeSet<ConnId>,
-    processes: BTreeMap<InstanceId, Process>,
+    pub(super) processes: BTreeMap<InstanceId, Process>,
+    installs: bool,
+    /// Servers whose packages have just been fetched.
+    pub(super) fetched: BTreeSet<String>,
     /// Images on their way.
     pub(super) pulls: BTreeMap<PullId, String>,
     /// Volumes on their way out: whose, and the name they are under.
@@ -69,7 +72,7 @@ pub struct World {
     listed: Vec<StatusView>,
     /// Somebody watches from the beginning, and knows each server's status by what it is told.
     watcher: Option<ConnId>,
-    told: BTreeMap<ServerId, (String, Status)>,
+    pub(super) told: BTreeMap<ServerId, (String, Status)>,
     agents: mcp::Agents,
     exited: bool,
     /// A running hash of all that happened: the same seed must give the same one.
@@ -77,6 +80,11 @@ pub struct World {
 }
 
 impl World {
+    /// In which some starts fetch packages first.
+    pub fn with_installs(seed: u64) -> World {
+        World { installs: true, ..World::new(seed) }
+    }
+
     pub fn new(seed: u64) -> World {
         let mut rng = Rng(seed);
         World {
@@ -87,6 +95,8 @@ impl World {
             questions: BTreeMap::new(),
             followers: BTreeSet::new(),
             processes: BTreeMap::new(),
+            installs: false,
+            fetched: BTreeSet::new(),
             pulls: BTreeMap::new(),
             removals: BTreeMap::new(),
             store: FakeStore::default(),
@@ -187,8 +197,11 @@ impl World {
         let process = &self.processes[&instance];
         match process.stage {
             Stage::Launching if process.killed || self.rng.one_in(6) => self.launch_fails(instance),
+            Stage::Launching if self.installs && self.rng.one_in(5) => self.install_begins(instance),
             Stage::Launching => self.launched(instance),
+            Stage::Dead if process.installs => self.install_exits(instance),
             Stage::Dead => self.exits(instance),
+            Stage::Running if process.installs => self.install_step(instance),
             Stage::Running => self.run_process(instance),
         }
     }
@@ -388,7 +401,10 @@ impl World {
                 Output::AbandonPull { pull } => {
                     assert!(self.pulls.remove(&pull).is_some(), "only what is on its way is abandoned");
                 }
-                Output::Launch { instance, definition, .. } => self.launch(instance, (*definition).clone()),
+                Output::Launch { instance, definition, packages, .. } => {
+                    self.check_packages(&definition.name, packages);
+                    self.launch(instance, (*definition).clone());
+                }
                 Output::Knock { .. } => unreachable!("no server of this world has ports"),
                 Output::Connect { .. } | Output::Negotiated { .. } | Output::MirrorParams { .. } => {
                     unreachable!("no server of this world is an external one")
@@ -401,6 +417,7 @@ impl World {
                 }
                 Output::Write { instance, bytes, .. } | Output::Reply { instance, bytes } => {
                     if let Some(process) = self.processes.get_mut(&instance) {
+                        assert!(!process.installs, "an install is not spoken to: {}", String::from_utf8_lossy(&bytes));
                         process.read_stdin(&bytes);
                         let definition = &self.definitions[&process.server];
                         let (calls, max) = (process.calls(), definition.max_in_flight as usize);
@@ -453,7 +470,7 @@ impl World {
     /// What is told of each server is one unbroken line.
     fn heard_news(&mut self, news: &News) {
         match news.kind {
-            NewsKind::State | NewsKind::Warning => {}
+            NewsKind::State | NewsKind::Warning | NewsKind::Link => {}
             NewsKind::Presence if news.why == "removed" => _ = self.told.remove(&news.server),
             NewsKind::Presence => _ = self.told.insert(news.server, (news.name.clone(), news.to)),
             NewsKind::Transition => {

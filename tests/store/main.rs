@@ -1,9 +1,12 @@
 //! The store against a real PostgreSQL: each test runs a private cluster of its own through `store::cluster`, with the
 //! few lines of `Rig` in place of the reactor. Fails where PostgreSQL is missing. No process and no file stays behind.
 
+mod claim;
 mod cluster;
+mod encrypted;
 mod projects;
 mod rig;
+mod sealed;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -253,8 +256,10 @@ fn a_postmaster_killed_under_load_is_restarted_and_nothing_committed_is_lost() {
                         panic!("{why}")
                     }
                     StoreEvent::Lost { .. } => lost += 1,
+                    StoreEvent::StandingBy { .. } => {}
+                    StoreEvent::Denied { why } => panic!("{why}"),
                     StoreEvent::CallsRead { .. } => panic!("nobody has asked"),
-                    StoreEvent::Opened { snapshot } => {
+                    StoreEvent::Opened { snapshot, .. } => {
                         assert!(snapshot.is_none(), "only the first time");
                         reopened += 1;
                     }
@@ -304,7 +309,9 @@ fn an_idle_store_notices_the_loss_by_itself_and_answers_at_once_while_it_lasts()
         assert!(matches!(outcome, StoreOutcome::Unknown(_)));
         assert!(begun.elapsed() < Duration::from_millis(500), "{:?}", begun.elapsed());
     }
-    rig.until("Opened", |_| desk.store.events().find(|event| matches!(event, StoreEvent::Opened { snapshot: None })));
+    rig.until("Opened", |_| {
+        desk.store.events().find(|event| matches!(event, StoreEvent::Opened { snapshot: None, .. }))
+    });
     assert_eq!(desk.ask(&mut rig, insert(&fresh("after"))), StoreOutcome::Committed);
     desk.store.close();
     rig.stop();
@@ -339,8 +346,10 @@ fn a_frozen_postgres_is_noticed_and_used_again_when_it_thaws() {
                     assert!(matches!(outcome, StoreOutcome::Unknown(_)));
                     break;
                 }
-                StoreEvent::Lost { .. } => {}
-                other @ (StoreEvent::Opened { .. } | StoreEvent::CallsRead { .. }) => panic!("{other:?}"),
+                StoreEvent::Lost { .. } | StoreEvent::StandingBy { .. } => {}
+                other @ (StoreEvent::Opened { .. } | StoreEvent::CallsRead { .. } | StoreEvent::Denied { .. }) => {
+                    panic!("{other:?}")
+                }
             }
         }
         assert!(begun.elapsed() < STORE_WAIT, "before the core gives up by itself: {:?}", begun.elapsed());

@@ -16,9 +16,11 @@ use stdiod::model::definition::{
 };
 use stdiod::model::records::{Snapshot, StoreOp, StoreOutcome, StoredServer, StoredStatus, Token};
 use stdiod::model::status::Status;
+use stdiod::sealing::KeyPlace;
 use stdiod::store::cluster::{Action, Cluster, Event, Role};
+use stdiod::store::home::Home;
 use stdiod::store::premises::{Account, prepare};
-use stdiod::store::thread::{Store, StoreEvent};
+use stdiod::store::thread::{Store, StoreEvent, Wanted};
 
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -63,6 +65,13 @@ pub fn residents(dir: &Path) -> Vec<i32> {
         .filter(|entry| fs::read_link(entry.path().join("cwd")).is_ok_and(|cwd| cwd.starts_with(dir)))
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .collect()
+}
+
+/// The newest of the versions that are installed.
+pub fn programs() -> PathBuf {
+    let versions = fs::read_dir("/usr/lib/postgresql").expect("PostgreSQL of Debian: scripts/setup installs it");
+    let newest = versions.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()).max();
+    Path::new("/usr/lib/postgresql").join(newest.expect("a version").to_string()).join("bin")
 }
 
 /// What the reactor does for a cluster: spawn, signal, reap, one timer.
@@ -175,13 +184,27 @@ pub struct Desk {
 }
 
 impl Desk {
+    /// Of the daemon that this place belongs to: the next one is the same daemon in another life.
     pub fn open(conninfo: &str) -> Desk {
-        let wakes = Arc::new(AtomicUsize::new(0));
-        let counter = wakes.clone();
+        Desk::open_as(conninfo, home_of(conninfo), false)
+    }
+
+    pub fn open_as(conninfo: &str, home: Home, standby: bool) -> Desk {
         // Beside the cluster, where it goes with the place.
         let socket_dir = conninfo.split('\'').nth(1).expect("a directory");
-        let key_file = Path::new(socket_dir).with_file_name("secret.key");
-        let store = Store::spawn(conninfo.to_string(), key_file, move || {
+        Desk::of(conninfo, Path::new(socket_dir).with_file_name("secret.key"), home, standby)
+    }
+
+    /// Of the daemon of this place, on a database elsewhere.
+    pub fn open_in(conninfo: &str, place: &Path) -> Desk {
+        Desk::of(conninfo, place.join("secret.key"), Home::of(place).expect("an id"), false)
+    }
+
+    fn of(conninfo: &str, key_file: PathBuf, home: Home, standby: bool) -> Desk {
+        let wakes = Arc::new(AtomicUsize::new(0));
+        let counter = wakes.clone();
+        let wanted = Wanted { conninfo: conninfo.to_string(), key: KeyPlace::File(key_file), home, standby };
+        let store = Store::spawn(wanted, move || {
             counter.fetch_add(1, Ordering::SeqCst);
         });
         Desk { store: store.unwrap(), seen: VecDeque::new(), wakes, next: 0 }
@@ -204,10 +227,12 @@ impl Desk {
     pub fn opened(&mut self, rig: &mut Rig) -> Option<Snapshot> {
         loop {
             match self.event(rig, "Opened") {
-                StoreEvent::Opened { snapshot } => return snapshot.map(|boxed| *boxed),
-                // On a busy machine initdb may take long enough for that.
-                StoreEvent::Lost { .. } => {}
-                other @ (StoreEvent::Done { .. } | StoreEvent::CallsRead { .. }) => panic!("not Opened: {other:?}"),
+                StoreEvent::Opened { snapshot, leftovers: _ } => return snapshot.map(|boxed| *boxed),
+                // On a busy machine initdb may take long enough for that; and the session before may not be gone yet.
+                StoreEvent::Lost { .. } | StoreEvent::StandingBy { .. } => {}
+                other @ (StoreEvent::Done { .. } | StoreEvent::CallsRead { .. } | StoreEvent::Denied { .. }) => {
+                    panic!("not Opened: {other:?}")
+                }
             }
         }
     }
@@ -220,6 +245,12 @@ impl Desk {
             other => panic!("not Done of {asked}: {other:?}"),
         }
     }
+}
+
+/// The place is beside the cluster's directory.
+pub fn home_of(conninfo: &str) -> Home {
+    let socket_dir = conninfo.split('\'').nth(1).expect("a directory");
+    Home::of(Path::new(socket_dir).parent().expect("a place")).expect("an id")
 }
 
 pub fn definition(name: &str) -> Definition {
@@ -241,12 +272,15 @@ pub fn definition(name: &str) -> Definition {
         user: None,
         workdir: Some("/".to_string()),
         files: BTreeMap::from([("/app/a.js".to_string(), "1\n2\t\\3".to_string())]),
+        project: None,
+        managed_by: None,
         max_in_flight: 1,
         queue_max: 10,
         shared: true,
         framing: Framing::Auto,
         request_timeout_ms: 30_000,
         startup_timeout_ms: *stdiod::limits::WAIT_MS.end(),
+        install_timeout_ms: 1,
         health: Health::default(),
         crash_loop: CrashLoop::relentless(),
     }
@@ -284,6 +318,7 @@ pub fn token(name: &str, byte: u8) -> Token {
         hash: [byte; 32],
         scopes: vec!["admin:read".to_string(), "mcp:call".to_string()],
         servers: vec!["time".to_string()],
+        projects: Vec::new(),
         created_unix_ms: 1_700_000_000_999,
         expires_unix_ms: Some(1_900_000_000_123),
         last_used_unix_ms: Some(1_800_000_000_456),

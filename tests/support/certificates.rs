@@ -1,5 +1,7 @@
 //! Certificates made by openssl for one test: an authority, and whom it vouches for. Owns a directory that goes with it.
 
+#![allow(dead_code)] // each test binary uses its own part
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -30,10 +32,19 @@ impl Authority {
 
     /// `NAME.pem` and `NAME.key`, for this machine's loopback; the files are replaced whole.
     pub fn vouch_for(&self, name: &str, cn: &str) -> (String, String) {
+        self.vouch(name, cn, "IP:127.0.0.1,DNS:localhost")
+    }
+
+    /// For one name and nothing else.
+    pub fn vouch_for_host(&self, name: &str, host: &str) -> (String, String) {
+        self.vouch(name, host, &format!("DNS:{host}"))
+    }
+
+    fn vouch(&self, name: &str, cn: &str, alternatives: &str) -> (String, String) {
         let (cert, key, csr, ext) =
             (self.file(&format!("{name}.pem")), self.file(&format!("{name}.key")), self.file("csr"), self.file("ext"));
         let (new_cert, new_key) = (format!("{cert}.new"), format!("{key}.new"));
-        std::fs::write(&ext, "subjectAltName=IP:127.0.0.1,DNS:localhost\n").expect("our directory");
+        std::fs::write(&ext, format!("subjectAltName={alternatives}\n")).expect("our directory");
         openssl(&[&NEW_KEY[..], &["-subj", &format!("/CN={cn}"), "-keyout", &new_key, "-out", &csr]].concat());
         openssl(&[
             "x509",

@@ -6,16 +6,21 @@
 
 pub mod census;
 pub mod certificates;
+mod daemon_log;
 pub mod definitions;
 mod disk;
+pub mod far_server;
 pub mod http;
+pub mod issuer;
 pub mod machines;
 pub mod mcp;
 pub mod postgres;
 pub mod registry;
 pub mod secure;
+pub mod upstream;
 pub mod world;
 
+use daemon_log::Log;
 pub use definitions::{conformance, inside, python, python_with, tiny};
 use disk::Disk;
 pub use http::{Http, Reply};
@@ -25,7 +30,7 @@ use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use stdiod::sandbox::cleanup::volumes;
 use stdiod::sandbox::container::cni;
@@ -96,6 +101,19 @@ impl Options {
     }
 
     pub fn start(self) -> Daemon {
+        let mut daemon = self.not_yet_started();
+        daemon.start_again();
+        daemon
+    }
+
+    /// A daemon that finds another one at work, and waits; it has no address before `taken_over`.
+    pub fn stand_by(self) -> Daemon {
+        let mut daemon = self.not_yet_started();
+        daemon.stand_by_again();
+        daemon
+    }
+
+    fn not_yet_started(self) -> Daemon {
         assert!(
             nix::unistd::geteuid().is_root(),
             "the end-to-end tests start sandboxes: run them as root (scripts/test)"
@@ -103,7 +121,7 @@ impl Options {
         let home = home_with_a_network_of_its_own();
         let data_dir = home.join("data");
         let disk = self.disk_bytes.map(|bytes| Disk::mount(&home.join("disk"), &data_dir, bytes));
-        let mut daemon = Daemon {
+        Daemon {
             options: self,
             home,
             data_dir,
@@ -111,9 +129,7 @@ impl Options {
             log: Arc::new(Log::default()),
             world: Mutex::new(World::default()),
             life: None,
-        };
-        daemon.start_again();
-        daemon
+        }
     }
 }
 
@@ -143,10 +159,36 @@ impl Daemon {
         Options::default().variable(name, value)
     }
 
+    /// For the next life.
+    pub fn set_variable(&mut self, name: &str, value: impl Into<String>) {
+        self.options.variables.retain(|(known, _)| known != name);
+        self.options.variables.push((name.to_string(), value.into()));
+    }
+
     /// A new life on the same data directory, after `kill` or `stop`.
     pub fn start_again(&mut self) {
         let seen = self.log.len();
-        let mut process = self.spawn();
+        let process = self.spawn();
+        self.follow(seen, process);
+    }
+
+    /// As `start_again`, of a daemon that has to wait for another one.
+    pub fn stand_by_again(&mut self) {
+        let seen = self.log.len();
+        let process = self.spawn();
+        let waiting = |line: &str| (line.contains("waiting: ") || line.contains("standing by: ")).then_some(());
+        assert!(self.log.wait(seen, SOON, || true, waiting).is_some(), "it does not wait\n{}", self.log.tail());
+        self.life = Some(Life { process, url: String::new(), token: String::new() });
+    }
+
+    /// The wait is over, and it answers.
+    pub fn taken_over(&mut self) {
+        let life = self.life.take().expect("it stands by");
+        self.follow(0, life.process);
+    }
+
+    /// Until it listens.
+    fn follow(&mut self, seen: usize, mut process: Child) {
         let listening = self.log.wait(
             seen,
             SOON,
@@ -483,51 +525,6 @@ impl Drop for Daemon {
         } else {
             assert!(complaints.is_empty(), "after the daemon: {complaints:#?}\n{tail}");
         }
-    }
-}
-
-// --- its log --------------------------------------------------------------------------------------------------------
-
-#[derive(Default)]
-struct Log {
-    lines: Mutex<Vec<String>>,
-    grown: Condvar,
-}
-
-impl Log {
-    fn push(&self, line: String) {
-        self.lines.lock().expect("not poisoned").push(line);
-        self.grown.notify_all();
-    }
-
-    fn len(&self) -> usize {
-        self.lines.lock().expect("not poisoned").len()
-    }
-
-    /// The first thing that `find` finds in a line from `from` on, unless the time or the daemon ends before.
-    fn wait<T>(
-        &self,
-        from: usize,
-        patience: Duration,
-        mut alive: impl FnMut() -> bool,
-        find: impl Fn(&str) -> Option<T>,
-    ) -> Option<T> {
-        let deadline = Instant::now() + patience;
-        let mut lines = self.lines.lock().expect("not poisoned");
-        loop {
-            if let Some(found) = lines[from..].iter().find_map(|line| find(line)) {
-                return Some(found);
-            }
-            if Instant::now() >= deadline || !alive() {
-                return None;
-            }
-            lines = self.grown.wait_timeout(lines, Duration::from_millis(100)).expect("not poisoned").0;
-        }
-    }
-
-    fn tail(&self) -> String {
-        let lines = self.lines.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        lines[lines.len().saturating_sub(60)..].join("\n")
     }
 }
 

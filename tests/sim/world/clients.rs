@@ -100,6 +100,7 @@ impl World {
         for process in self.processes.values_mut().filter(|process| process.server == name) {
             process.touched = true;
         }
+        self.fetched.remove(name);
     }
 
     fn definition(&mut self, name: &str) -> Definition {
@@ -117,6 +118,7 @@ impl World {
         let policies = [RestartPolicy::Always, RestartPolicy::Always, RestartPolicy::OnFailure, RestartPolicy::Never];
         definition.restart_policy = policies[self.rng.below(4)];
         definition.startup_timeout_ms = [1_000, 60_000][self.rng.below(2)];
+        definition.install_timeout_ms = [2_000, 600_000][self.rng.below(2)];
         definition.health = Health {
             heartbeat_ms: [500, 30_000][self.rng.below(2)],
             probe_timeout_ms: [100, 3_000][self.rng.below(2)],

@@ -211,9 +211,11 @@ impl World {
             | StoreOp::SaveStatus { .. }
             | StoreOp::InsertToken { .. }
             | StoreOp::DeleteToken { .. }
+            | StoreOp::RotateKey
             | StoreOp::PutExternal(_)
             | StoreOp::DeleteExternal { .. }
             | StoreOp::ReplaceProduct { .. }
+            | StoreOp::Import { .. }
             | StoreOp::PutSecret(_)
             | StoreOp::DeleteSecret { .. }
             | StoreOp::InsertCalls(_)
@@ -284,8 +286,9 @@ impl World {
         let life = life.expect("a server that was there");
         let is_stored = self.store.rows.get(&life).is_none_or(|row| !row.desired_up);
         let is_recorded = is_stored || self.disk.stops(life);
-        // Nobody waits for ever; whoever has waited long enough is told that it is not done yet.
-        let is_told = view.warning.as_ref().is_some_and(|warning| warning.contains("being written"));
+        // Nobody waits for ever; whoever has waited long enough is told that it is not done yet, or not on disk either.
+        let not_yet = ["being written", "neither in the database nor on disk"];
+        let is_told = view.warning.as_ref().is_some_and(|warning| not_yet.iter().any(|words| warning.contains(words)));
         self.check_recorded(&format!("{name} is stopped"), is_recorded || is_told);
         if is_recorded && !is_told {
             self.promises.down.insert(life);

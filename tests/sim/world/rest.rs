@@ -62,6 +62,7 @@ impl World {
         match process.stage {
             Stage::Launching if process.killed => self.launch_fails(instance),
             Stage::Launching => self.launched(instance),
+            Stage::Dead | Stage::Running if process.installs => self.install_exits(instance),
             Stage::Dead => self.exits(instance),
             Stage::Running if process.told_to_stop || process.killed || !process.stdout_open => self.exits(instance),
             Stage::Running => self.answers(instance, false),
