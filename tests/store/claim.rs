@@ -96,6 +96,31 @@ fn a_standby_leaves_a_daemon_alone_that_has_only_lost_its_connection_and_takes_o
 }
 
 #[test]
+fn of_daemons_that_come_to_an_empty_database_together_one_works_at_a_time_and_each_has_its_turn() {
+    const DAEMONS: usize = 3;
+    let place = Place::new("together");
+    let mut rig = Rig::start(&place);
+    let conninfo = rig.database("together");
+    let mut desks: Vec<Desk> = (0..DAEMONS).map(|_| Desk::open_as(&conninfo, another(&conninfo), true)).collect();
+    for turn in 0..DAEMONS {
+        let (which, snapshot) = rig.until("one to work", |_| {
+            desks.iter_mut().enumerate().find_map(|(which, desk)| match desk.store.events().next()? {
+                StoreEvent::Opened { snapshot, .. } => Some((which, snapshot.expect("the first time"))),
+                StoreEvent::StandingBy { .. } => None,
+                other => panic!("{other:?}"),
+            })
+        });
+        assert_eq!(snapshot.servers.len(), turn, "it finds what those before it have left");
+        let mut desk = desks.remove(which);
+        assert_eq!(desk.ask(&mut rig, insert(&fresh(&format!("of-{turn}")))), StoreOutcome::Committed);
+        let opened_too = |event: &StoreEvent| matches!(event, StoreEvent::Opened { .. });
+        assert!(!desks.iter_mut().any(|desk| desk.store.events().any(|event| opened_too(&event))), "two work at once");
+        desk.store.close();
+    }
+    rig.stop();
+}
+
+#[test]
 fn what_a_daemon_writes_after_another_has_taken_over_is_refused_by_the_tables_and_it_ends() {
     let place = Place::new("fenced");
     let mut rig = Rig::start(&place);

@@ -27,6 +27,7 @@ use stdiod::limits::{STORE_CHANNEL, STORE_WAIT};
 use stdiod::model::definition::{Definition, Source};
 use stdiod::model::records::{Snapshot, StoreOp, StoreOutcome, StoredServer, StoredStatus};
 use stdiod::model::status::{LastCrash, Status};
+use stdiod::store::migrate::{MIGRATIONS, migrate};
 use stdiod::store::premises::{Account, prepare};
 use stdiod::store::thread::StoreEvent;
 
@@ -388,21 +389,19 @@ fn an_operation_that_must_wait_too_long_is_given_up_by_the_database() {
 // --- the schema -------------------------------------------------------------------------------------------------------
 
 #[test]
-fn daemons_that_migrate_at_the_same_time_all_get_the_schema() {
+fn sessions_that_migrate_at_the_same_time_all_get_the_schema_and_each_step_is_made_once() {
     let place = Place::new("race");
     let mut rig = Rig::start(&place);
     for round in 0..3 {
         let conninfo = rig.database(&format!("race{round}"));
-        let mut desks: Vec<Desk> = (0..4).map(|_| Desk::open(&conninfo)).collect();
-        for desk in &mut desks {
-            assert!(desk.opened(&mut rig).is_some());
-        }
-        for (n, desk) in desks.iter_mut().enumerate() {
-            assert_eq!(desk.ask(&mut rig, insert(&fresh(&format!("of-{n}")))), StoreOutcome::Committed);
-        }
-        for desk in desks {
-            desk.store.close();
-        }
+        let sessions: Vec<Client> = (0..4).map(|_| Client::connect(&conninfo, NoTls).unwrap()).collect();
+        let steps: usize = std::thread::scope(|scope| {
+            let at_once =
+                sessions.into_iter().map(|mut session| scope.spawn(move || migrate(&mut session, MIGRATIONS)));
+            let at_once: Vec<_> = at_once.collect();
+            at_once.into_iter().map(|one| one.join().unwrap().expect("the schema")).sum()
+        });
+        assert_eq!(steps, MIGRATIONS.len());
     }
     rig.stop();
 }

@@ -585,9 +585,11 @@ impl Core {
         }
     }
 
-    /// No answer will come any more: what is in flight fails at once.
+    /// No answer will be taken any more: what is in flight fails at once. An instance that is still on its way out may go on
+    /// to speak of it.
     pub(in crate::core) fn fail_in_flight(&mut self, id: PeerId, fault: &Fault) {
         for call in self.peers.known[&id].lane.in_flight().to_vec() {
+            self.gave_up(call, self.session_of_call(call));
             self.end_call(call, Answer::Refused(fault.clone().outcome(Outcome::SentUnknown)));
         }
     }

@@ -89,6 +89,8 @@ pub struct Outbox {
     /// An operation has been out for longer than a client would wait: the database hangs.
     stalled: bool,
     issued: u64,
+    /// Operations that the store has and has not answered, also those that nobody waits for any more.
+    out: usize,
     pending: HashMap<StoreSeq, Pending>,
     /// Servers whose status has changed since it was last handed out.
     dirty: BTreeSet<ServerId>,
@@ -124,12 +126,15 @@ impl Outbox {
         self.connected = false;
     }
 
+    /// Somebody has waited too long. With nothing out the database has nothing to answer: whatever this one waited for was
+    /// refused, or is not asked yet, and nothing would ever end the stall.
     pub fn stall(&mut self) {
-        self.stalled = true;
+        self.stalled = self.out > 0;
     }
 
     pub fn issue(&mut self, pending: Pending) -> StoreSeq {
         self.issued += 1;
+        self.out += 1;
         let seq = StoreSeq(self.issued);
         if let Pending::Status { server } = pending {
             self.saving.insert(server);
@@ -141,6 +146,7 @@ impl Outbox {
     /// The operation has an outcome: the database answers again.
     pub fn done(&mut self, seq: StoreSeq) -> Option<Pending> {
         self.stalled = false;
+        self.out -= 1;
         let pending = self.pending.remove(&seq)?;
         if let Pending::Status { server } = pending {
             self.saving.remove(&server);
