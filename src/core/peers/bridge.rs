@@ -9,9 +9,8 @@ use crate::core::clients::parked::WaitOn;
 use crate::core::contract::Output;
 use crate::core::effects::Timer;
 use crate::core::hosting::lifecycle::Event;
-use crate::core::mcp::era::params::{Newer, with_era};
+use crate::core::mcp::era::params::in_newer_era;
 use crate::core::mcp::era::stateless::Support;
-use crate::core::mcp::sessions::{Abilities, InputRounds};
 use crate::core::mcp::wording::minted_token;
 use crate::core::peers::calls::{self, Call, Caller, Extended, Stage};
 use crate::core::peers::hello::parse_hello;
@@ -593,9 +592,4 @@ impl Core {
             self.end_call(call, Answer::Refused(fault.clone().outcome(Outcome::SentUnknown)));
         }
     }
-}
-
-/// The params of a REST client's call, for a server without sessions.
-fn in_newer_era(params: Option<Json<'_>>, call: u64) -> String {
-    with_era(&InputRounds::first("", params), &Newer { abilities: &Abilities::default(), level: None }, call).0
 }

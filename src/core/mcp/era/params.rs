@@ -18,6 +18,11 @@ const OWN_KEYS: &str = "io.modelcontextprotocol/";
 /// What a request brings along when it continues an earlier one.
 const ROUND_KEYS: [&str; 2] = ["inputResponses", "requestState"];
 
+/// The params of a REST client's call, for a server without sessions.
+pub(in crate::core) fn in_newer_era(params: Option<Json<'_>>, call: u64) -> String {
+    with_era(&InputRounds::first("", params), &Newer { abilities: &Abilities::default(), level: None }, call).0
+}
+
 /// The params for a server with sessions: without what only the other era knows, and with our own progress token.
 pub(in crate::core) fn without_era(params: Json<'_>, call: u64) -> (String, Option<JsonBuf>) {
     let added = Added::default();
