@@ -96,6 +96,91 @@ fn no_layer_names_one_above_it() {
     nothing(&found);
 }
 
+/// The files of the core that route: what happens in one room is passed on to the others there, and nowhere else.
+const ROUTING: &[&str] = &["src/core/mod.rs", "src/core/route.rs"];
+/// Those that still reach for everything. This list only ever becomes shorter.
+const STILL_EVERYTHING: &[&str] = &[
+    "src/core/clients/asks.rs",
+    "src/core/hosting/session_peers.rs",
+    "src/core/hosting/stateless_peer.rs",
+    "src/core/mcp/admission.rs",
+    "src/core/mcp/aggregate.rs",
+    "src/core/mcp/era/rounds.rs",
+    "src/core/mcp/era/stateless.rs",
+    "src/core/mcp/era/suspended.rs",
+    "src/core/mcp/list_changes.rs",
+    "src/core/mcp/notifications.rs",
+    "src/core/mcp/old_stream.rs",
+    "src/core/mcp/posts.rs",
+    "src/core/mcp/preferences.rs",
+    "src/core/mcp/questions.rs",
+    "src/core/mcp/responses.rs",
+    "src/core/peers/bridge.rs",
+    "src/core/peers/listings.rs",
+    "src/core/projects/asks.rs",
+    "src/core/projects/carriers.rs",
+    "src/core/projects/rows.rs",
+    "src/core/projects/tools.rs",
+    "src/core/projects/waits.rs",
+    "src/core/servers/changes.rs",
+    "src/core/servers/imports.rs",
+    "src/core/servers/rows.rs",
+    "src/core/shutdown.rs",
+];
+
+#[test]
+fn the_core_routes_in_one_place_and_everything_else_is_done_in_rooms() {
+    let has = |file: &PathBuf| code_of(file).iter().any(|(_, line)| line.starts_with("impl Core "));
+    let shown = |file: &PathBuf| file.strip_prefix(root()).expect("ours").display().to_string();
+    let have: Vec<String> = files(&["src"], "rs").iter().filter(|file| has(file)).map(shown).collect();
+    let listed = || ROUTING.iter().chain(STILL_EVERYTHING).map(ToString::to_string);
+    let mut found: Vec<String> = have.iter().filter(|file| !listed().any(|known| known == **file)).cloned().collect();
+    let stale = listed().filter(|file| !have.contains(file));
+    found.extend(stale.map(|file| format!("{file} has no `impl Core` any more")));
+    nothing(&found);
+}
+
+/// The rooms of the core, and the type that holds what each of them knows.
+const ROOMS: &[(&str, &str)] = &[
+    ("servers", "Servers"),
+    ("hosting", "Hosting"),
+    ("peers", "Peers"),
+    ("mcp", "Mcp"),
+    ("clients", "Clients"),
+    ("projects", "Projects"),
+];
+/// Those whose fields others still name. This list only ever becomes shorter.
+const STILL_OPEN: &[&str] = &["servers", "peers", "mcp", "projects"];
+
+#[test]
+fn no_room_of_the_core_reaches_into_another() {
+    let mut found = Vec::new();
+    for (room, name) in ROOMS {
+        for file in files(&["src/core"], "rs") {
+            let inside = file.starts_with(root().join("src/core").join(room));
+            for (number, line) in code_of(&file) {
+                if !inside && line.starts_with(&format!("impl {name} ")) {
+                    found.push(format!("{}:{number}: {name} is at home in {room}", file.display()));
+                }
+            }
+        }
+        let home = root().join("src/core").join(room).join("mod.rs");
+        let code = code_of(&home);
+        let fields = code.iter().skip_while(|(_, line)| !line.contains(&format!("struct {name} {{")));
+        let fields = fields.skip(1).take_while(|(_, line)| !line.starts_with('}'));
+        let open: Vec<String> = fields
+            .filter(|(_, line)| line.trim_start().starts_with("pub"))
+            .map(|(number, line)| format!("{}:{number}: {}", home.display(), line.trim()))
+            .collect();
+        match (STILL_OPEN.contains(room), open.is_empty()) {
+            (true, true) => found.push(format!("{room} has no open field any more")),
+            (true, false) | (false, true) => {}
+            (false, false) => found.extend(open),
+        }
+    }
+    nothing(&found);
+}
+
 #[test]
 fn nothing_is_left_half_done() {
     let unfinished = unfinished();

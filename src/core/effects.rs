@@ -1,11 +1,13 @@
-//! What every room of the core is handed: the time, what the shell is to do, deadlines, randomness, and the account of what a
-//! server's words cost. Never decides anything. Invariant: `now` is that of the input or the tick that is being handled.
+//! What every room of the core is handed: the time, what the shell is to do, deadlines, randomness, who has how much, and the
+//! account of what a server's words cost. Never decides anything. Invariant: `now` is that of the input or the tick that is being handled.
 
 use crate::core::contract::{Now, Output};
 use crate::core::deadlines::Deadlines;
 use crate::core::entropy::Entropy;
+use crate::core::events::RoomEvent;
 use crate::core::peers::listings::Listing;
 use crate::ids::{CallId, ConnId, InstanceId, PeerId, ServerId, SessionId};
+use crate::shares::Shares;
 use std::collections::VecDeque;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -52,6 +54,10 @@ pub struct Effects {
     pub outputs: VecDeque<Output>,
     pub deadlines: Deadlines<Timer>,
     pub entropy: Entropy,
+    /// Who has how much of what clients and servers can make the core hold.
+    pub shares: Shares,
+    /// What has happened in one room and concerns another, oldest first.
+    pub events: VecDeque<RoomEvent>,
     /// What the last words of a server have cost.
     pub work: usize,
 }
@@ -63,7 +69,14 @@ impl Effects {
             outputs: VecDeque::new(),
             deadlines: Deadlines::default(),
             entropy: Entropy::new(seed),
+            shares: Shares::default(),
+            events: VecDeque::new(),
             work: 0,
         }
+    }
+
+    /// Something has happened that concerns another room.
+    pub fn raise(&mut self, event: RoomEvent) {
+        self.events.push_back(event);
     }
 }

@@ -17,6 +17,8 @@ pub mod projects;
 pub mod servers;
 pub mod settings;
 
+pub mod events;
+mod route;
 mod shutdown;
 mod work;
 
@@ -36,11 +38,11 @@ use crate::core::servers::Servers;
 use crate::core::servers::server::Server;
 pub use crate::core::settings::Settings;
 use crate::ids::{InstanceId, PeerId, ServerId};
-use crate::limits::{RESTARTS_AT_ONCE, STARTS_AT_ONCE, STDIN_GRACE};
+use crate::limits::STDIN_GRACE;
 use crate::model::instance::{Exit, ExitCause, StopSignal};
+use crate::model::principal::Principal;
 use crate::model::records::Snapshot;
 use crate::model::status::LastCrash;
-use crate::shares::Shares;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -69,8 +71,6 @@ pub struct Core {
     mcp: Mcp,
     clients: Clients,
     projects: Projects,
-    /// Who has how much of what clients and servers can make the core hold.
-    shares: Shares,
     effects: Effects,
 }
 
@@ -90,7 +90,6 @@ impl Core {
             mcp,
             clients: Clients::default(),
             projects: Projects::default(),
-            shares: Shares::default(),
             effects,
         }
     }
@@ -102,7 +101,7 @@ impl Core {
 
     /// Whose instance this is.
     pub fn server_of(&self, instance: InstanceId) -> Option<ServerId> {
-        Some(self.peers.known.get(self.hosting.instances.get(&instance)?)?.server)
+        Some(self.peers.known.get(&self.hosting.peer_of(instance)?)?.server)
     }
 
     pub fn is_running(&self) -> bool {
@@ -123,6 +122,25 @@ impl Core {
         self.effects.outputs.pop_front()
     }
 
+    /// What the last `LineRead` or `StderrRead` has cost.
+    pub fn work(&self) -> usize {
+        self.effects.work
+    }
+
+    /// How the daemon is, in one line.
+    pub fn status_line(&self) -> String {
+        self.metered().status_line()
+    }
+
+    /// Each server in a line, by name.
+    pub fn summary(&self) -> Vec<String> {
+        let summary = |server: &Server| server.summary(&self.peers.known[&server.main], self.effects.now);
+        let mut lines: Vec<String> = self.servers.registered().map(summary).collect();
+        lines.sort();
+        lines.splice(..0, self.effects.shares.summary());
+        lines
+    }
+
     pub fn next_deadline(&mut self) -> Option<u64> {
         self.effects.deadlines.earliest()
     }
@@ -130,7 +148,7 @@ impl Core {
     /// Everything is at rest: no call, no client that waits for an answer, nothing to write, nobody on the way out.
     pub fn is_idle(&self) -> bool {
         self.peers.calls.is_empty()
-            && self.clients.parked.len() == self.clients.watchers.len()
+            && self.clients.is_idle()
             && self.servers.outbox.is_clean()
             && self.projects.records.is_empty()
             && self.servers.decisions.are_recorded()
@@ -149,24 +167,26 @@ impl Core {
             Input::StoreDenied { why } => self.store_denied(&why),
             Input::StoreDone { seq, outcome } => self.store_done(seq, outcome),
             Input::CallsRead { seq, calls } => self.calls_read(seq, calls),
-            Input::DecisionsKept { version, outcome } => self.decisions_kept(version, outcome),
+            Input::DecisionsKept { version, outcome } => {
+                self.servers.decisions_kept(version, outcome, &mut self.effects)
+            }
             Input::Asked { conn, who, ask } => self.asked(conn, &who, ask),
             Input::ClientGone { conn } => self.client_gone(conn),
             Input::Pulled { pull } => self.pulled(pull),
             Input::PullProgressed { pull, step } => self.pull_progressed(pull, &step),
             Input::PullFailed { pull, why } => self.pull_failed(pull, &why),
             Input::Launched { instance } => {
-                self.hosting.launching.remove(&instance);
+                self.hosting.launched(instance);
                 self.advance_instance(instance, Event::Launched);
                 self.grant_slots();
             }
             Input::LaunchFailed { instance, why } => {
-                self.hosting.launching.remove(&instance);
+                self.hosting.launched(instance);
                 self.advance_instance(instance, Event::LaunchFailed(why));
                 self.grant_slots();
             }
             Input::InstallBegun { instance } => {
-                self.hosting.launching.remove(&instance);
+                self.hosting.launched(instance);
                 self.know_install(instance);
                 self.advance_instance(instance, Event::InstallBegun);
                 self.grant_slots();
@@ -183,10 +203,25 @@ impl Core {
             Input::LinkLost { instance, why } => self.link_lost(instance, why),
             Input::VolumesRemoved { server, outcome } => self.volumes_removed(server, outcome),
             Input::Measured { looks } => self.measured(&looks),
-            Input::LogRestored { server, entries } => self.log_restored(server, entries),
+            Input::LogRestored { server, entries } => self.servers.log_restored(server, entries),
             Input::Reconfigured { default_provider } => self.settings.prefer(default_provider),
         }
+        self.settle();
         self.follow_shutdown();
+    }
+
+    /// Also for a request that never becomes a question to the core.
+    pub fn token_used(&mut self, who: &Principal) {
+        self.servers.token_used(who, &mut self.effects);
+    }
+
+    /// Is this a server (by name or id) whose own HTTP is passed through?
+    pub fn speaks_http(&self, server: &str) -> bool {
+        self.servers.speaks_http(server)
+    }
+
+    pub fn is_seen_by(&self, server: &str, who: &Principal) -> bool {
+        self.servers.is_seen_by(server, who)
     }
 
     /// Lets every deadline pass that is due.
@@ -203,16 +238,17 @@ impl Core {
                 Timer::List(id, list) => self.fetch_due(id, list),
                 Timer::JointList(list) => self.tell_joint(list),
                 Timer::Records => self.records_elapsed(),
-                Timer::OldRecords => self.clean_records(),
+                Timer::OldRecords => self.servers.clean_records(&self.settings, &mut self.effects),
                 Timer::ProjectWait(wait) => self.links_awaited_in_vain(wait),
                 Timer::Stdin(instance) => self.effects.outputs.push_back(Output::CloseStdin { instance }),
-                Timer::Unkept(server) => self.tell_unkept(server),
+                Timer::Unkept(server) => self.servers.tell_unkept(server, &mut self.effects),
                 Timer::Flush => self.flush(),
-                Timer::Decisions => self.decisions_elapsed(),
+                Timer::Decisions => self.servers.decisions_elapsed(&mut self.effects),
                 Timer::Volumes(server) => self.volumes_again(server),
-                Timer::Tokens => self.tokens_elapsed(),
+                Timer::Tokens => self.servers.tokens_elapsed(&mut self.effects),
                 Timer::Shutdown => self.shutdown_elapsed(),
             }
+            self.settle();
         }
         self.follow_shutdown();
     }
@@ -235,7 +271,7 @@ impl Core {
             && !self.servers.loaded
         {
             self.load(*snapshot);
-            self.clean_records();
+            self.servers.clean_records(&self.settings, &mut self.effects);
         }
         self.finish_boot();
         self.flush();
@@ -265,8 +301,8 @@ impl Core {
     // --- one life --------------------------------------------------------------------------------------
 
     fn advance_instance(&mut self, instance: InstanceId, event: Event) {
-        if let Some(peer) = self.hosting.instances.get(&instance) {
-            self.advance(*peer, event);
+        if let Some(peer) = self.hosting.peer_of(instance) {
+            self.advance(peer, event);
         }
     }
 
@@ -336,20 +372,16 @@ impl Core {
         match action {
             Action::Pull { policy } => self.pull(id, policy),
             Action::LeavePull => self.leave_pull(id),
-            Action::Queue => match peer.restart_due {
-                true => self.hosting.restart_queue.push_back(id),
-                false => self.hosting.start_queue.push_back(id),
-            },
+            Action::Queue => self.hosting.queue(id, peer.restart_due),
             Action::Launch { instance, packages } => {
                 peer.begin_instance();
                 let server = peer.server;
-                let definition = match self.launchable(id) {
+                let definition = match self.offers().launchable(id) {
                     Ok(definition) => definition,
                     Err(fault) => return Some(Event::Link(LinkEvent::Impossible(fault))),
                 };
                 let provider = definition.provider.clone().unwrap_or_else(|| self.settings.providers[0].clone());
-                self.hosting.instances.insert(instance, id);
-                self.hosting.launching.insert(instance);
+                self.hosting.launching(instance, id);
                 let launch = Output::Launch { instance, server, provider, definition, packages };
                 self.effects.outputs.push_back(launch);
                 self.outbox_mark(id);
@@ -357,7 +389,7 @@ impl Core {
             Action::Installing { .. } => self.install_begun(id),
             Action::Installed => self.installed(id),
             Action::InstallFailed { instance, cause } => self.install_failed(id, instance, cause),
-            Action::InstallGivenUp => self.install_given_up(id),
+            Action::InstallGivenUp => self.servers.install_given_up(peer),
             Action::Open => return Some(Event::Slot { instance: self.hosting.mint_instance() }),
             Action::Connect { instance } => return self.connect_external(id, instance),
             Action::LinkFailed { why, was_up } => self.link_failed(id, why, was_up),
@@ -366,7 +398,7 @@ impl Core {
                 peer.start_failed = false;
                 // It is asked over its pipes; one that has none is known by its port and its process.
                 if peer.definition.stdio_bridge {
-                    self.watch(id);
+                    self.peers.watch(id, &mut self.effects);
                 }
             }
             Action::FailInFlight => {
@@ -410,31 +442,19 @@ impl Core {
         let peer = self.peers.known.get_mut(&id).expect("advance holds it");
         peer.pulse = None;
         if peer.installing.take_if(|installing| *installing == instance).is_some() {
-            self.put_install_by(id);
+            self.servers.put_install_by(peer);
         }
         self.effects.deadlines.cancel(Timer::Pulse(id));
-        let peer = self.peers.known.get_mut(&id).expect("advance holds it");
         let fault = peer.end_fault();
         self.fail_in_flight(id, &fault);
-        let was_started = self.hosting.instances.remove(&instance).is_some();
         self.effects.deadlines.cancel(Timer::Stdin(instance));
-        self.hosting.launching.remove(&instance);
-        if was_started {
+        if self.hosting.ended(instance) {
             self.effects.outputs.push_back(Output::Discard { instance });
         }
     }
 
     fn grant_slots(&mut self) {
-        loop {
-            let launching = self.hosting.launching.len();
-            let restart = self.hosting.restart_queue.front().filter(|_| launching < RESTARTS_AT_ONCE).is_some();
-            let start = launching < STARTS_AT_ONCE;
-            let next = match (restart, start) {
-                (true, _) => self.hosting.restart_queue.pop_front(),
-                (false, true) => self.hosting.start_queue.pop_front(),
-                (false, false) => None,
-            };
-            let Some(id) = next else { return };
+        while let Some(id) = self.hosting.next_slot() {
             if self.peers.known.get(&id).is_some_and(|peer| *peer.life.state() == State::Due) {
                 let instance = self.hosting.mint_instance();
                 self.advance(id, Event::Slot { instance });

@@ -1,8 +1,12 @@
-//! What the core must know of its daemon: its configuration, and what was found out about the host. It changes twice: when
-//! it is known which providers work (`provide`), and when SIGHUP names another default provider (`prefer`).
+//! What the core must know of its daemon: its configuration, and what was found out about the host; and what it allows. It
+//! changes twice: when it is known which providers work (`provide`), and when SIGHUP names another default provider (`prefer`).
 
 use crate::api::auth::resource::Resource;
-use crate::model::ceilings::Ceilings;
+use crate::model::ceilings::{Beyond, Ceilings};
+use crate::model::definition::Definition;
+use crate::model::external::ExternalSpec;
+use crate::model::fault::{Code, Fault};
+use crate::model::principal::Principal;
 use crate::model::records::Decision;
 use std::sync::Arc;
 
@@ -70,6 +74,61 @@ impl Settings {
         }
         self.providers = usable;
     }
+
+    /// Can this daemon give a definition what it asks of the host? Ports are another matter.
+    pub fn check_place(&self, definition: &Definition) -> Result<(), Fault> {
+        if let Some(name) = &definition.provider
+            && !self.providers.contains(name)
+        {
+            let known = self.providers.join(", ");
+            let why = self.unusable.iter().find(|(unusable, _)| unusable == name);
+            let why = why.map_or_else(|| "no provider of this name is configured".to_string(), |(_, why)| why.clone());
+            let message = format!("provider: {name} is not usable here: {why}; usable: {known}");
+            return Err(Fault::new(Code::ProviderUnusable, message).with("field", "provider").with("reason", why));
+        }
+        if definition.network.as_deref() == Some("host") && !self.allow_host_network {
+            return Err(Fault::field("network", "the host's own is not given away here: see `allow_host_network`"));
+        }
+        if definition.egress.is_some() && definition.network.is_none() && definition.ports.is_empty() {
+            let default = self.default_network.as_deref();
+            if default.is_none_or(|name| name == "none") {
+                return Err(Fault::field("egress", "needs a `network`; the default here is none"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whoever is limited gives a server no more than the configuration says.
+    pub fn check_ceilings(&self, who: &Principal, old: Option<&Definition>, new: &Definition) -> Result<(), Fault> {
+        match who.is_limited() {
+            true => self.ceilings.admit(old, new).map_err(|beyond| too_much(who, beyond)),
+            false => Ok(()),
+        }
+    }
+
+    /// The same of a row. `old`: what it says now.
+    pub fn check_row_ceiling(
+        &self,
+        who: &Principal,
+        old: Option<&ExternalSpec>,
+        new: &ExternalSpec,
+    ) -> Result<(), Fault> {
+        match who.is_limited() {
+            true => self.ceilings.admit_row(old, new).map_err(|beyond| too_much(who, beyond)),
+            false => Ok(()),
+        }
+    }
+
+    pub fn check_hosting(&self) -> Result<(), Fault> {
+        match self.hosting {
+            true => Ok(()),
+            false => Err(Fault::new(Code::Unavailable, "hosting is disabled by ENABLE_AGENT_WORKSPACES=false")),
+        }
+    }
+}
+
+fn too_much(who: &Principal, beyond: Beyond) -> Fault {
+    who.forbid(beyond.why).with("field", beyond.field)
 }
 
 #[cfg(test)]

@@ -79,7 +79,8 @@ impl Core {
     fn leave(&mut self) {
         if self.phase != Phase::Over {
             self.phase = Phase::Over;
-            self.leave_decisions();
+            self.servers.leave_decisions(&mut self.effects);
+            self.settle();
             self.effects.outputs.push_back(Output::Exit);
         }
     }

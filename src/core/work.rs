@@ -2,27 +2,22 @@
 //! because of them. Owns the prices; never who may spend how much (`os/hosted.rs` asks after every line). Invariant: an
 //! answer that a client waits for costs its server nothing, and nothing else is free.
 
-use crate::core::Core;
 use crate::core::contract::Output;
+use crate::core::effects::Effects;
 use crate::limits::{
     BYTES_PER_WORK, LOOKS_PER_WORK, WORK_PER_EVENT, WORK_PER_LINE, WORK_PER_LOG_ENTRY, WORK_PER_WRITE,
 };
 
-impl Core {
-    /// What the last `LineRead` or `StderrRead` has cost.
-    pub fn work(&self) -> usize {
-        self.effects.work
-    }
-
+impl Effects {
     /// Lines were read, and everything behind the first `before` outputs is to be done because of them.
     pub(in crate::core) fn charge(&mut self, lines: usize, bytes: usize, before: usize) {
-        let caused: usize = self.effects.outputs.range(before..).map(price).sum();
-        self.effects.work += lines * WORK_PER_LINE + bytes / BYTES_PER_WORK + caused;
+        let caused: usize = self.outputs.range(before..).map(price).sum();
+        self.work += lines * WORK_PER_LINE + bytes / BYTES_PER_WORK + caused;
     }
 
     /// Everybody has to be looked at, to find those whom it concerns.
-    pub(in crate::core) fn charge_search(&mut self) {
-        self.effects.work += (self.mcp.sessions.len() + self.mcp.posts.len()) / LOOKS_PER_WORK;
+    pub(in crate::core) fn charge_search(&mut self, everybody: usize) {
+        self.work += everybody / LOOKS_PER_WORK;
     }
 }
 

@@ -4,24 +4,22 @@
 use crate::api::definition::{fields, patch};
 use crate::api::request::{Ask, Change, ProjectAsk, ServerRef};
 use crate::api::response::{Answer, StreamEvent};
+use crate::core::clients::news::take_watcher;
 use crate::core::clients::parked::{Hand, WaitOn};
 use crate::core::contract::Output;
 use crate::core::effects::Timer;
 use crate::core::hosting::lifecycle::{Event, State};
 use crate::core::peers::listings::Listing;
-use crate::core::servers::decisions::Key;
 use crate::core::servers::outbox::{ChangeKind, Pending};
-use crate::core::servers::server::{Follower, Origin, Removal, Server};
+use crate::core::servers::server::{Follower, Removal, Server};
 use crate::core::{Core, Phase};
-use crate::ids::{ConnId, InstanceId, ServerId, Uuid};
+use crate::ids::{ConnId, InstanceId, ServerId};
 use crate::limits::{FOLLOWERS_MAX, KEEP_ALIVE, SERVERS_MAX, SHUTDOWN_GRACE, STOP_GRACE, STORE_WAIT};
-use crate::model::ceilings::Beyond;
 use crate::model::definition::Definition;
 use crate::model::fault::{Code, Fault, Outcome};
 use crate::model::log::LogEntry;
 use crate::model::principal::Principal;
 use crate::model::records::{StoreOp, StoredServer};
-use serde_json::Value;
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -30,7 +28,7 @@ const STANDS_BY: &str = "another daemon works on the database; this one waits fo
 
 impl Core {
     pub(in crate::core) fn asked(&mut self, conn: ConnId, who: &Principal, ask: Ask<'_>) {
-        self.token_used(who);
+        self.servers.token_used(who, &mut self.effects);
         if let (Ask::Mcp { .. }, Phase::Running) = (&ask, self.phase) {
             let Ask::Mcp { server, ask } = ask else { unreachable!("just matched") };
             return self.mcp(conn, who, server.as_ref(), ask);
@@ -67,49 +65,60 @@ impl Core {
     fn dispatch(&mut self, conn: ConnId, who: &Principal, ask: Ask<'_>) -> Result<Option<Answer>, Fault> {
         match ask {
             Ask::Call { server, method, params, timeout_ms } => {
-                let id = self.find(&server, who)?;
+                let id = self.servers.find(&server, who)?;
                 self.call(conn, who, self.servers.known[&id].main, method, params, timeout_ms).map(|()| None)
             }
             Ask::Register { definition, wait } => self.register(conn, who, *definition, wait).map(|()| None),
             Ask::List { status, name } => Ok(Some(self.list(who, status.as_deref(), name.as_deref()))),
             Ask::Get { server } => {
-                let id = self.find(&server, who)?;
+                let id = self.servers.find(&server, who)?;
                 Ok(Some(self.status_answer(id)))
             }
             Ask::Definition { server } => {
-                let id = self.find(&server, who)?;
+                let id = self.servers.find(&server, who)?;
                 Ok(Some(Answer::Definition(Arc::clone(&self.servers.known[&id].definition))))
             }
-            Ask::Patch { server, change } => self.patch(conn, who, self.find(&server, who)?, &change).map(|()| None),
-            Ask::Restart { server } => self.restart(conn, self.find(&server, who)?).map(|()| None),
+            Ask::Patch { server, change } => {
+                self.patch(conn, who, self.servers.find(&server, who)?, &change).map(|()| None)
+            }
+            Ask::Restart { server } => self.restart(conn, self.servers.find(&server, who)?).map(|()| None),
             Ask::Stop { server } => {
-                self.stop(conn, self.find(&server, who)?);
+                self.stop(conn, self.servers.find(&server, who)?);
                 Ok(None)
             }
-            Ask::Start { server } => self.start(conn, self.find(&server, who)?).map(|()| None),
+            Ask::Start { server } => self.start(conn, self.servers.find(&server, who)?).map(|()| None),
             Ask::Delete { server, volumes } => self.delete(conn, who, &server, volumes).map(|()| None),
             Ask::Logs { server, tail, since_unix_ms, follow, format } => {
-                let id = self.find(&server, who)?;
+                let id = self.servers.find(&server, who)?;
                 let entries = self.servers.known[&id].log.tail(tail, since_unix_ms.unwrap_or(0));
                 match follow {
                     false => Ok(Some(Answer::Logs { entries, format })),
                     true => self.follow_log(conn, who, id, entries).map(Some),
                 }
             }
-            Ask::News => self.watch_news(conn, who).map(Some),
-            Ask::Metrics => Ok(Some(self.metrics(who))),
+            Ask::News => self.watch_news(conn, who),
+            Ask::Metrics => Ok(Some(self.metered().metrics(who))),
             Ask::Samples { server } => {
-                let id = self.find(&server, who)?;
+                let id = self.servers.find(&server, who)?;
                 Ok(Some(Answer::Samples(self.servers.known[&id].samples.iter().copied().collect())))
             }
             Ask::Tools { server } => {
-                let id = self.find(&server, who)?;
+                let id = self.servers.find(&server, who)?;
                 Ok(Some(Answer::Tools(self.main_of(id).list(Listing::Tools).text.clone())))
             }
             Ask::Mcp { .. } => unreachable!("taken before"),
             Ask::Ready => unreachable!("answered before any phase is looked at"),
-            Ask::TokenCreate { wanted } => self.token_create(conn, wanted).map(|()| None),
-            Ask::TokenRotate { name, grace_ms } => self.token_rotate(conn, who, &name, grace_ms).map(|()| None),
+            Ask::TokenCreate { wanted } => {
+                let seq = self.servers.token_create(conn, wanted, &mut self.effects)?;
+                self.park_stored(conn, seq);
+                Ok(None)
+            }
+            Ask::TokenRotate { name, grace_ms } => {
+                let admin = self.settings.admin_token_hash;
+                let seq = self.servers.token_rotate(conn, who, &name, grace_ms, admin, &mut self.effects)?;
+                self.park_stored(conn, seq);
+                Ok(None)
+            }
             Ask::TokenList => Ok(Some(Answer::Tokens(self.servers.tokens.list().collect()))),
             Ask::TokenRevoke { name } => self.token_revoke(conn, name).map(|()| None),
             Ask::KeyRotate => self.key_rotate(conn).map(|()| None),
@@ -119,25 +128,6 @@ impl Core {
                 self.import(conn, who, project.as_ref(), candidates, dry_run)
             }
         }
-    }
-
-    /// A server that is there and that this caller may see; otherwise both look the same.
-    pub(in crate::core) fn find(&self, server: &ServerRef, who: &Principal) -> Result<ServerId, Fault> {
-        let id = match server {
-            ServerRef::Id(id) => Some(*id),
-            ServerRef::Name(name) => self.servers.names.get(name).copied(),
-        };
-        id.and_then(|id| self.servers.known.get(&id))
-            .filter(|server| server.origin == Origin::Registered)
-            .filter(|server| server.removing.is_none() && who.may_see(&server.definition))
-            .map(|server| server.id)
-            .ok_or_else(|| {
-                let asked = match server {
-                    ServerRef::Id(id) => id.to_string(),
-                    ServerRef::Name(name) => name.clone(),
-                };
-                Fault::new(Code::NotFound, format!("there is no server {asked}"))
-            })
     }
 
     fn list(&self, who: &Principal, status: Option<&str>, name: Option<&str>) -> Answer {
@@ -153,22 +143,10 @@ impl Core {
         Answer::List(found.into_iter().map(view).collect())
     }
 
-    /// Is this a server (by name or id) whose own HTTP is passed through?
-    pub fn speaks_http(&self, server: &str) -> bool {
-        let of_http = |id: &ServerId| {
-            self.servers.known.get(id).is_some_and(|s| !s.definition.stdio_bridge && !s.definition.ports.is_empty())
-        };
-        self.server_id(server).as_ref().is_some_and(of_http)
-    }
-
-    pub fn is_seen_by(&self, server: &str, who: &Principal) -> bool {
-        self.server_id(server).is_some_and(|id| self.find(&ServerRef::Id(id), who).is_ok())
-    }
-
     /// Its id, the instance that answers for it now, and how long that may take.
     pub fn http_instance(&self, server: &str, who: &Principal) -> Result<(ServerId, InstanceId, u64), Fault> {
-        let id = self.server_id(server).ok_or_else(|| Fault::new(Code::NotFound, "there is no such server"))?;
-        let id = self.find(&ServerRef::Id(id), who)?;
+        let id = self.servers.server_id(server).ok_or_else(|| Fault::new(Code::NotFound, "there is no such server"))?;
+        let id = self.servers.find(&ServerRef::Id(id), who)?;
         let main = self.main_of(id);
         main.admits(self.effects.now.mono_ms, self.effects.now)?;
         let instance = main.life.ready_instance().ok_or_else(|| {
@@ -176,11 +154,6 @@ impl Core {
             Fault::new(Code::RestartInProgress, message).outcome(Outcome::NotSent).retry_after_ms(1_000)
         })?;
         Ok((id, instance, main.definition.request_timeout_ms))
-    }
-
-    fn server_id(&self, server: &str) -> Option<ServerId> {
-        let by_id = Uuid::try_parse(server).ok().map(ServerId);
-        by_id.or_else(|| self.servers.names.get(server).copied())
     }
 
     fn readiness(&self) -> Answer {
@@ -217,10 +190,9 @@ impl Core {
             let message = format!("{FOLLOWERS_MAX} clients follow this log already");
             return Err(Fault::new(Code::Unavailable, message).retry_after_ms(10_000));
         }
-        self.take_watcher(&who.name)?;
-        let server = self.servers.known.get_mut(&id).expect("found");
-        server.followers.push(Follower { conn, owner: Arc::clone(&who.name) });
-        self.clients.parked.park(conn, WaitOn::Log(id));
+        take_watcher(&mut self.effects.shares, &who.name)?;
+        self.servers.follow(id, Follower { conn, owner: Arc::clone(&who.name) });
+        self.clients.park(conn, WaitOn::Log(id));
         self.effects.deadlines.set(Timer::Stream(conn), self.effects.now.mono_ms + KEEP_ALIVE.as_millis() as u64);
         Ok(Answer::Stream { session: None, events: entries.into_iter().map(StreamEvent::Log).collect() })
     }
@@ -228,19 +200,19 @@ impl Core {
     // --- changes ----------------------------------------------------------------------------------------------------
 
     fn register(&mut self, conn: ConnId, who: &Principal, definition: Definition, wait: bool) -> Result<(), Fault> {
-        self.check_ceilings(who, None, &definition)?;
-        self.check_place(&definition)?;
-        self.check_ports(&definition, who, None)?;
+        self.settings.check_ceilings(who, None, &definition)?;
+        self.settings.check_place(&definition)?;
+        self.servers.check_ports(&definition, who, None)?;
         if self.servers.names.contains_key(&definition.name) {
             let message = format!("name: a server named {} is registered already", definition.name);
             return Err(Fault::new(Code::NameTaken, message).with("field", "name"));
         }
-        self.check_external_name(&definition)?;
+        self.projects.check_external_name(&definition)?;
         if self.servers.names.len() >= SERVERS_MAX {
             let message = format!("this daemon hosts at most {SERVERS_MAX} servers");
             return Err(Fault::new(Code::Unavailable, message));
         }
-        self.check_store()?;
+        self.servers.check_store()?;
         let server = ServerId(self.effects.entropy.uuid());
         self.servers.names.insert(definition.name.clone(), server);
         let definition = Arc::new(definition);
@@ -255,15 +227,15 @@ impl Core {
     pub fn proposed<'a>(&self, who: &Principal, ask: &'a Ask<'_>) -> Option<Cow<'a, Definition>> {
         match ask {
             Ask::Register { definition, .. } => {
-                Some(Cow::Borrowed(definition.as_ref())).filter(|new| self.check_ceilings(who, None, new).is_ok())
+                Some(Cow::Borrowed(definition.as_ref())).filter(|new| self.settings.check_ceilings(who, None, new).is_ok())
             }
             Ask::Patch { server, change } => {
-                let old = &self.servers.known[&self.find(server, who).ok()?].definition;
+                let old = &self.servers.known[&self.servers.find(server, who).ok()?].definition;
                 let (new, _) = fields::merge(old, &change.fields).ok()?;
                 let has_had = |new: &Definition| {
                     (&new.source, new.pull_policy, &new.network) == (&old.source, old.pull_policy, &old.network)
                 };
-                let is_admitted = |new: &Definition| self.check_ceilings(who, Some(old), new).is_ok();
+                let is_admitted = |new: &Definition| self.settings.check_ceilings(who, Some(old), new).is_ok();
                 Some(Cow::Owned(new)).filter(|new| !has_had(new) && is_admitted(new))
             }
             Ask::List { .. }
@@ -293,68 +265,9 @@ impl Core {
         }
     }
 
-    /// Can this daemon give a definition what it asks of the host? Ports are another matter.
-    pub(in crate::core) fn check_place(&self, definition: &Definition) -> Result<(), Fault> {
-        let settings = &self.settings;
-        if let Some(name) = &definition.provider
-            && !settings.providers.contains(name)
-        {
-            let known = settings.providers.join(", ");
-            let why = settings.unusable.iter().find(|(unusable, _)| unusable == name);
-            let why = why.map_or_else(|| "no provider of this name is configured".to_string(), |(_, why)| why.clone());
-            let message = format!("provider: {name} is not usable here: {why}; usable: {known}");
-            return Err(Fault::new(Code::ProviderUnusable, message).with("field", "provider").with("reason", why));
-        }
-        if definition.network.as_deref() == Some("host") && !settings.allow_host_network {
-            return Err(Fault::field("network", "the host's own is not given away here: see `allow_host_network`"));
-        }
-        if definition.egress.is_some() && definition.network.is_none() && definition.ports.is_empty() {
-            let default = settings.default_network.as_deref();
-            if default.is_none_or(|name| name == "none") {
-                return Err(Fault::field("egress", "needs a `network`; the default here is none"));
-            }
-        }
-        Ok(())
-    }
-
-    /// Whoever is limited gives a server no more than the configuration says.
-    pub(in crate::core) fn check_ceilings(
-        &self,
-        who: &Principal,
-        old: Option<&Definition>,
-        new: &Definition,
-    ) -> Result<(), Fault> {
-        match who.is_limited() {
-            true => self.settings.ceilings.admit(old, new).map_err(|beyond| too_much(who, beyond)),
-            false => Ok(()),
-        }
-    }
-
-    /// A host port belongs to one server, also while that one is stopped, or about to be stored. `own`: the server that the
-    /// definition is for.
-    pub(in crate::core) fn check_ports(
-        &self,
-        definition: &Definition,
-        who: &Principal,
-        own: Option<ServerId>,
-    ) -> Result<(), Fault> {
-        for (index, port) in definition.ports.iter().enumerate() {
-            let known = self.servers.known.values().filter(|server| server.refused.is_none());
-            let known = known.map(|server| (server.id, &*server.definition));
-            let mut others = known.chain(self.servers.outbox.proposed()).filter(|(id, _)| Some(*id) != own);
-            if let Some((_, holder)) = others.find(|(_, other)| other.ports.iter().any(|p| p.collides_with(port))) {
-                let (field, name) = (format!("ports[{index}]"), who.may_see(holder).then_some(&holder.name));
-                let whose = name.map_or("another server", String::as_str);
-                let message = format!("{field}: port {} of this host belongs to {whose}", port.host);
-                return Err(Fault::new(Code::PortTaken, message).with("field", field).with("server", name.cloned()));
-            }
-        }
-        Ok(())
-    }
-
     fn patch(&mut self, conn: ConnId, who: &Principal, id: ServerId, change: &Change) -> Result<(), Fault> {
-        let server = self.changeable(id)?;
-        let old = self.named_for_patch(who, server, change)?;
+        let server = self.servers.changeable(id)?;
+        let old = self.servers.named_for_patch(who, server, change)?;
         let (mut definition, enabled) = fields::merge(&old, &change.fields)?;
         if let Some(why) = server.sealed_environment() {
             patch::sends_the_environment(&definition, &change.fields, why)?;
@@ -364,11 +277,11 @@ impl Core {
             who.may_place_in(definition.project.as_ref())?;
         }
         if (&definition.project, &definition.name) != (&old.project, &old.name) {
-            self.check_external_name(&definition)?;
+            self.projects.check_external_name(&definition)?;
         }
-        self.check_ceilings(who, Some(&old), &definition)?;
-        self.check_place(&definition)?;
-        self.check_ports(&definition, who, Some(id))?;
+        self.settings.check_ceilings(who, Some(&old), &definition)?;
+        self.settings.check_place(&definition)?;
+        self.servers.check_ports(&definition, who, Some(id))?;
         let dropped = who.is_limited() && patch::drop_environment(&old, &mut definition, &change.fields);
         let name = definition.name.clone();
         let warning = dropped.then_some(ENVIRONMENT_DROPPED);
@@ -377,36 +290,14 @@ impl Core {
         Ok(())
     }
 
-    /// What a PATCH is put on top of. A server whose row broke the rule about names gets one by its first PATCH.
-    fn named_for_patch<'s>(
-        &self,
-        who: &Principal,
-        server: &'s Server,
-        change: &Change,
-    ) -> Result<Cow<'s, Definition>, Fault> {
-        let Some(why) = server.refused.as_ref().filter(|_| server.is_nameless()) else {
-            return Ok(Cow::Borrowed(&server.definition));
-        };
-        let Some(wanted) = change.fields.get("name").and_then(Value::as_str) else { return Err(why.clone()) };
-        let name = fields::server_name(wanted).map_err(|why| Fault::field("name", why))?;
-        if self.servers.names.get(&name).is_some_and(|taken| *taken != server.id) {
-            let message = format!("name: a server named {name} is registered already");
-            return Err(Fault::new(Code::NameTaken, message).with("field", "name"));
-        }
-        if !who.may_see_named(&name, server.definition.project.as_ref()) {
-            return Err(who.forbid("a server of this name is not one of yours"));
-        }
-        Ok(Cow::Owned(Definition { name, ..(*server.definition).clone() }))
-    }
-
     /// What is already so needs no store.
     fn start(&mut self, conn: ConnId, id: ServerId) -> Result<(), Fault> {
-        self.check_hosting()?;
+        self.settings.check_hosting()?;
         if let Some(seq) = self.servers.outbox.join_start(id, conn) {
             self.park(conn, WaitOn::Stored(seq), self.effects.now.mono_ms + STORE_WAIT.as_millis() as u64);
             return Ok(());
         }
-        self.changeable(id)?;
+        self.servers.changeable(id)?;
         self.reconsider(id)?;
         let server = &self.servers.known[&id];
         if server.desired_up {
@@ -441,7 +332,7 @@ impl Core {
         kind: ChangeKind,
         warning: Option<&'static str>,
     ) -> Result<(), Fault> {
-        self.check_store()?;
+        self.servers.check_store()?;
         self.servers.known.get_mut(&id).expect("found").changing = true;
         let op = StoreOp::UpdateServer { id, definition: Arc::clone(&definition), desired_up: up };
         self.store(conn, Pending::Change { server: id, definition, up, conns: vec![conn], kind, warning }, op);
@@ -449,8 +340,8 @@ impl Core {
     }
 
     fn restart(&mut self, conn: ConnId, id: ServerId) -> Result<(), Fault> {
-        self.check_hosting()?;
-        self.changeable(id)?;
+        self.settings.check_hosting()?;
+        self.servers.changeable(id)?;
         self.reconsider(id)?;
         let server = &self.servers.known[&id];
         if !server.desired_up {
@@ -466,8 +357,8 @@ impl Core {
 
     /// Done at once, whether it can be stored now or not; answered when nothing of it runs.
     fn delete(&mut self, conn: ConnId, who: &Principal, server: &ServerRef, volumes: bool) -> Result<(), Fault> {
-        let on_its_way = self.is_being_removed(server, who);
-        let id = on_its_way.map_or_else(|| self.find(server, who), Ok)?;
+        let on_its_way = self.servers.is_being_removed(server, who);
+        let id = on_its_way.map_or_else(|| self.servers.find(server, who), Ok)?;
         let grace_ms = (STOP_GRACE + SHUTDOWN_GRACE).as_millis() as u64;
         self.park(conn, WaitOn::Gone(id), self.effects.now.mono_ms + grace_ms);
         match on_its_way {
@@ -479,18 +370,6 @@ impl Core {
             Some(_) => {}
         }
         Ok(())
-    }
-
-    /// Somebody else has asked for the same, and it is not done yet.
-    fn is_being_removed(&self, server: &ServerRef, who: &Principal) -> Option<ServerId> {
-        let id = match server {
-            ServerRef::Id(id) => Some(*id),
-            ServerRef::Name(name) => self.servers.names.get(name).copied(),
-        };
-        let server = self.servers.known.get(&id?)?;
-        let leaves =
-            matches!(server.removing, Some(Removal::KeepsVolumes | Removal::TakesVolumes | Removal::VolumesLeave));
-        (leaves && who.may_see(&server.definition)).then_some(server.id)
     }
 
     /// Lets the client wait until the server is up or down, if it is not so already.
@@ -505,57 +384,23 @@ impl Core {
     }
 
     fn park_for_ready(&mut self, conn: ConnId, id: ServerId, after: Hand) {
-        self.park(conn, WaitOn::Ready { server: id, after }, self.effects.now.mono_ms + self.start_wait_ms(id));
+        self.park(
+            conn,
+            WaitOn::Ready { server: id, after },
+            self.effects.now.mono_ms + self.main_of(id).start_wait_ms(),
+        );
         self.tell_waiting(id);
     }
 
-    /// One change at a time: the next must see the outcome of the last.
-    fn changeable(&self, id: ServerId) -> Result<&Server, Fault> {
-        let server = &self.servers.known[&id];
-        // That it was stopped must not be found on disk by a daemon that comes after a later start.
-        match server.changing || self.servers.decisions.is_open(&Key::Server(id)) {
-            false => Ok(server),
-            true if !self.servers.outbox.available() => Err(store_unavailable()),
-            true => {
-                let message = format!("another change to {} is being stored", server.definition.name);
-                Err(Fault::new(Code::Unavailable, message).retry_after_ms(1_000))
-            }
-        }
-    }
-
-    fn check_hosting(&self) -> Result<(), Fault> {
-        match self.settings.hosting {
-            true => Ok(()),
-            false => Err(Fault::new(Code::Unavailable, "hosting is disabled by ENABLE_AGENT_WORKSPACES=false")),
-        }
-    }
-
-    pub(in crate::core) fn check_store(&self) -> Result<(), Fault> {
-        match self.servers.outbox.available() {
-            true => Ok(()),
-            false => Err(store_unavailable()),
-        }
-    }
-
     fn key_rotate(&mut self, conn: ConnId) -> Result<(), Fault> {
-        self.check_store()?;
+        self.servers.check_store()?;
         self.store(conn, Pending::KeyRotation { conn }, StoreOp::RotateKey);
         Ok(())
-    }
-
-    pub(in crate::core) fn store(&mut self, conn: ConnId, pending: Pending, op: StoreOp) {
-        let seq = self.servers.outbox.issue(pending);
-        self.effects.outputs.push_back(Output::Store { seq, op });
-        self.park(conn, WaitOn::Stored(seq), self.effects.now.mono_ms + STORE_WAIT.as_millis() as u64);
     }
 }
 
 const ENVIRONMENT_DROPPED: &str = "the environment was dropped, because a token that is limited to some servers has changed \
      what runs: send all variables with such a change";
-
-pub(in crate::core) fn store_unavailable() -> Fault {
-    Fault::new(Code::StoreUnavailable, "the change cannot be made durable: the database is away").retry_after_ms(2_000)
-}
 
 /// Does going from one definition to the other need a new instance?
 pub(in crate::core) fn needs_restart(old: &Definition, new: &Definition) -> bool {
@@ -581,8 +426,4 @@ pub(in crate::core) fn needs_restart(old: &Definition, new: &Definition) -> bool
 /// A server that is down for good has nobody to wait for.
 pub(in crate::core) fn is_at_rest(state: &State) -> bool {
     matches!(state, State::Down | State::Failed)
-}
-
-pub(in crate::core) fn too_much(who: &Principal, beyond: Beyond) -> Fault {
-    who.forbid(beyond.why).with("field", beyond.field)
 }

@@ -1,8 +1,8 @@
-//! Who waits for what: clients that are parked, watchers, and logs.
+//! Who waits for what: clients that are parked, and those who watch all servers. Owns both, and gives each client that waits its
+//! one answer; never decides what that is. Invariant: a client waits for one thing.
 
 pub mod asks;
 pub mod log_ring;
-pub mod metrics;
 pub mod news;
 pub mod parked;
 pub mod waiting;
@@ -12,6 +12,13 @@ use crate::core::clients::parked::Parked;
 
 #[derive(Default)]
 pub(in crate::core) struct Clients {
-    pub parked: Parked,
-    pub watchers: Vec<Watcher>,
+    parked: Parked,
+    watchers: Vec<Watcher>,
+}
+
+impl Clients {
+    /// Nobody waits for an answer.
+    pub fn is_idle(&self) -> bool {
+        self.parked.len() == self.watchers.len()
+    }
 }

@@ -1,7 +1,7 @@
 //! Instances of hosted servers: their lives, the schedule of restarts, images they wait for, and peers of their own for some clients.
+//! Owns whose each instance is, and who may start when. Invariant: no more instances hold a start slot than may.
 
 pub mod backoff;
-pub mod installs;
 pub mod lifecycle;
 pub mod pulls;
 pub mod session_peers;
@@ -10,20 +10,21 @@ pub mod stateless_peer;
 
 use crate::core::hosting::pulls::Pulls;
 use crate::ids::{IdMap, IdSet, InstanceId, PeerId};
+use crate::limits::{RESTARTS_AT_ONCE, STARTS_AT_ONCE};
 use std::collections::VecDeque;
 
 #[derive(Default)]
 pub(in crate::core) struct Hosting {
-    pub instances: IdMap<InstanceId, PeerId>,
+    instances: IdMap<InstanceId, PeerId>,
     /// How many instances there have been.
-    pub lives: u64,
+    lives: u64,
     /// Peers that wait for a start slot.
-    pub start_queue: VecDeque<PeerId>,
+    start_queue: VecDeque<PeerId>,
     /// As above, for those that ran and died.
-    pub restart_queue: VecDeque<PeerId>,
+    restart_queue: VecDeque<PeerId>,
     /// The instances that hold a slot.
-    pub launching: IdSet<InstanceId>,
-    pub pulls: Pulls,
+    launching: IdSet<InstanceId>,
+    pulls: Pulls,
 }
 
 impl Hosting {
@@ -31,5 +32,50 @@ impl Hosting {
     pub fn mint_instance(&mut self) -> InstanceId {
         self.lives += 1;
         InstanceId(self.lives)
+    }
+
+    /// Whose instance it is.
+    pub fn peer_of(&self, instance: InstanceId) -> Option<PeerId> {
+        self.instances.get(&instance).copied()
+    }
+
+    /// An instance that is carried by a connection, and takes no slot.
+    pub fn connected(&mut self, instance: InstanceId, id: PeerId) {
+        self.instances.insert(instance, id);
+    }
+
+    /// It holds a slot until it is launched, or not.
+    pub fn launching(&mut self, instance: InstanceId, id: PeerId) {
+        self.instances.insert(instance, id);
+        self.launching.insert(instance);
+    }
+
+    pub fn launched(&mut self, instance: InstanceId) {
+        self.launching.remove(&instance);
+    }
+
+    /// It is over. True: it was there.
+    pub fn ended(&mut self, instance: InstanceId) -> bool {
+        self.launching.remove(&instance);
+        self.instances.remove(&instance).is_some()
+    }
+
+    /// A peer waits for a slot.
+    pub fn queue(&mut self, id: PeerId, restart: bool) {
+        match restart {
+            true => self.restart_queue.push_back(id),
+            false => self.start_queue.push_back(id),
+        }
+    }
+
+    /// The next that has waited, if a slot is free for it.
+    pub fn next_slot(&mut self) -> Option<PeerId> {
+        let launching = self.launching.len();
+        let restart = self.restart_queue.front().filter(|_| launching < RESTARTS_AT_ONCE).is_some();
+        match (restart, launching < STARTS_AT_ONCE) {
+            (true, _) => self.restart_queue.pop_front(),
+            (false, true) => self.start_queue.pop_front(),
+            (false, false) => None,
+        }
     }
 }

@@ -59,7 +59,7 @@ impl Core {
         let has = |session: &Session| session.private.len();
         let has_one_of_it = |session: &Session| usize::from(session.private.contains_key(&server));
         loop {
-            let (idlest, what) = match self.shares.take_for(&owners, Resource::PrivateInstances, 1) {
+            let (idlest, what) = match self.effects.shares.take_for(&owners, Resource::PrivateInstances, 1) {
                 Ok(()) => return Ok(()),
                 Err((0, Short::Owner)) => (self.mcp.sessions.idlest_of(&name, has, Some(asking)), "as many of your"),
                 Err((_, Short::Owner)) => {
@@ -74,7 +74,7 @@ impl Core {
 
     pub(in crate::core) fn give_private_back(&mut self, owner: &Arc<str>, server: ServerId) {
         let owners = [Owner::Principal(Arc::clone(owner)), Owner::Server(server)];
-        self.shares.give_back_for(&owners, Resource::PrivateInstances, 1);
+        self.effects.shares.give_back_for(&owners, Resource::PrivateInstances, 1);
     }
 
     /// The life of the main peer changes: whoever has an instance of the old one begins anew.

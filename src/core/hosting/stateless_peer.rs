@@ -11,7 +11,6 @@ use crate::core::peers::calls::Caller;
 use crate::core::peers::peer::{Advertised, Dialect, Hello, Opening, Peer, Refusal, Role};
 use crate::ids::{CallId, InstanceId, PeerId, ServerId};
 use crate::limits::{DISCOVER_TIMEOUT, SERVER_INFO_MAX};
-use crate::model::external::{RemoteTransport, Target};
 use crate::model::fault::Fault;
 use crate::model::protocol::STATELESS;
 use crate::wire::json::{self, Json};
@@ -159,14 +158,6 @@ impl Core {
     }
 
     // --- a server that is asked for it first --------------------------------------------------------------------------
-
-    /// As the version has it for Streamable HTTP. Elsewhere it costs a server that does not answer what it does not know.
-    pub(in crate::core) fn asks_era_first(&self, id: PeerId) -> bool {
-        self.row_of(id).is_some_and(|row| match &row.spec.target {
-            Target::Remote(remote) => remote.transport == RemoteTransport::Http,
-            Target::Program(_) => false,
-        })
-    }
 
     pub(in crate::core) fn discover_first(&mut self, id: PeerId, instance: InstanceId, again: bool) {
         self.peers.known.get_mut(&id).expect("its instance lives").opening = Opening::DiscoverFirst { again };

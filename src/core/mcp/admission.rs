@@ -10,6 +10,7 @@ use crate::core::contract::Output;
 use crate::core::effects::Timer;
 use crate::core::mcp::endpoint::McpEndpoint;
 use crate::core::mcp::event_log::EventLog;
+use crate::core::mcp::joint::own_advertised;
 use crate::core::mcp::sessions::{Abilities, Listening, PendingPost, Session};
 use crate::core::mcp::wording::{INVALID_PARAMS, fault_message, rpc_error};
 use crate::core::peers::calls::Stage;
@@ -70,8 +71,7 @@ impl Core {
     /// The server has told who it is, or will not: those who wait to be introduced need not wait any longer.
     pub(in crate::core) fn answer_greeting(&mut self, conn: ConnId, server: ServerId) {
         let Some(greeting) = self.mcp.greetings.remove(&conn) else { return };
-        self.clients.parked.release(conn);
-        self.effects.deadlines.cancel(Timer::Client(conn));
+        self.clients.release_wait(conn, &mut self.effects);
         match self.with_main(server) {
             Some((_, main)) if main.advertised.is_some() => self.welcome(conn, McpEndpoint::Server(server), greeting),
             Some((known, main)) => {
@@ -91,7 +91,7 @@ impl Core {
     fn welcome(&mut self, conn: ConnId, at: McpEndpoint, greeting: Greeting) {
         let advertised = match at.server() {
             Some(id) => self.main_of(id).advertised.clone().expect("looked at before"),
-            None => self.own_advertised(),
+            None => own_advertised(),
         };
         let result = advertised.initialize_result(greeting.version);
         let message = jsonrpc::result(greeting.id.get(), result.as_bytes());
@@ -152,7 +152,7 @@ impl Core {
     /// there are, whoever has the most does.
     fn make_session_room(&mut self, owner: &Arc<str>) -> Result<(), Fault> {
         let share = Owner::Principal(Arc::clone(owner));
-        while let Err(short) = self.shares.take(&share, Resource::Sessions, 1) {
+        while let Err(short) = self.effects.shares.take(&share, Resource::Sessions, 1) {
             let (idlest, whose) = match short {
                 Short::Owner => (self.mcp.sessions.idlest_of(owner, |_| 1, None), "your"),
                 Short::Whole => (self.mcp.sessions.idlest(|_| 1, None), "all"),
@@ -179,8 +179,8 @@ impl Core {
     pub(in crate::core) fn end_session(&mut self, id: SessionId, why: &str) {
         let Some(session) = self.mcp.sessions.remove(id) else { return };
         let owner = Owner::Principal(Arc::clone(&session.owner));
-        self.shares.give_back(&owner, Resource::Sessions, 1);
-        self.shares.give_back(&owner, Resource::Memory, session.log.bytes());
+        self.effects.shares.give_back(&owner, Resource::Sessions, 1);
+        self.effects.shares.give_back(&owner, Resource::Memory, session.log.bytes());
         log::debug!("session of {} ended: {why}", session.owner);
         self.effects.deadlines.cancel(Timer::Session(id));
         let ended = Fault::new(Code::NotFound, format!("the session has ended: {why}"));

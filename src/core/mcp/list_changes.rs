@@ -75,7 +75,7 @@ impl Core {
             Role::Stateless => Some(server.id),
             Role::Session(_) => None,
         };
-        self.charge_search();
+        self.effects.charge_search(self.mcp.everybody());
         for session in self.mcp.sessions.of_peer(id) {
             self.tell_session(session, jsonrpc::message(list.changed(), None));
         }
@@ -89,7 +89,7 @@ impl Core {
     pub(in crate::core) fn aggregate_changed(&mut self, id: PeerId, list: Listing) {
         let Some(main) = self.peers.known.get(&id).filter(|peer| peer.role == Role::Main) else { return };
         let Some(server) = self.servers.known.get(&main.server) else { return };
-        let (name, project) = (main.definition.name.clone(), self.project_of(server.id).cloned());
+        let (name, project) = (main.definition.name.clone(), self.offers().project_of(server.id).cloned());
         let changed = Changed { name, project, origin: server.origin };
         let untold = self.mcp.joint_news.of(list);
         untold.servers.insert(changed);

@@ -6,6 +6,7 @@ pub mod aggregate;
 pub mod endpoint;
 pub mod era;
 pub mod event_log;
+pub mod joint;
 pub mod list_changes;
 pub mod notifications;
 pub mod old_stream;
@@ -21,7 +22,7 @@ use crate::core::mcp::admission::Greeting;
 use crate::core::mcp::era::suspended::KeptAnswers;
 use crate::core::mcp::list_changes::JointNews;
 use crate::core::mcp::sessions::{ForwardedRequest, PendingPost, Question, Sessions};
-use crate::ids::{CallId, ConnId, IdMap, PostId};
+use crate::ids::{CallId, ConnId, IdMap, PostId, SessionId};
 
 pub(in crate::core) struct Mcp {
     pub sessions: Sessions,
@@ -50,5 +51,15 @@ impl Mcp {
             joint_news: JointNews::default(),
             seal,
         }
+    }
+
+    /// Whose call it is, if it is an MCP client's with a session.
+    pub fn session_of_call(&self, call: CallId) -> Option<SessionId> {
+        self.forwarded.get(&call).and_then(|forwarded| forwarded.session)
+    }
+
+    /// Sessions and requests: as many as are looked at to find those whom something concerns.
+    pub fn everybody(&self) -> usize {
+        self.sessions.len() + self.posts.len()
     }
 }

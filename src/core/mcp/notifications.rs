@@ -5,7 +5,7 @@
 use crate::core::Core;
 use crate::core::contract::Output;
 use crate::core::effects::Timer;
-use crate::core::mcp::aggregate::joint_uri;
+use crate::core::mcp::joint::joint_uri;
 use crate::core::mcp::sessions::Listening;
 use crate::core::peers::calls::{Caller, Stage};
 use crate::core::peers::listings::Listing;
@@ -135,7 +135,7 @@ impl Core {
                 }
             }
             Busy::Idle => {
-                self.charge_search();
+                self.effects.charge_search(self.mcp.everybody());
                 for session in self.mcp.sessions.of_peer(id) {
                     let known = self.mcp.sessions.get(session).expect("just listed");
                     if known.level.is_some_and(|least| level >= least) {
@@ -194,7 +194,7 @@ impl Core {
             uri: String,
         }
         let Some(wire) = params.and_then(|raw| serde_json::from_str::<Wire>(raw.get()).ok()) else { return };
-        self.charge_search();
+        self.effects.charge_search(self.mcp.everybody());
         let Some(peer) = self.peers.known.get(&id) else { return };
         // Where all servers are offered at once it has another name.
         let joint = joint_uri(&peer.definition.name, &wire.uri);

@@ -9,6 +9,7 @@ use crate::core::contract::Output;
 use crate::core::effects::Timer;
 use crate::core::mcp::admission::Greeting;
 use crate::core::mcp::endpoint::McpEndpoint;
+use crate::core::mcp::joint::own_advertised;
 use crate::core::mcp::wording::{INVALID_PARAMS, rpc_error};
 use crate::ids::{ConnId, SessionId};
 use crate::limits::KEEP_ALIVE;
@@ -32,7 +33,7 @@ impl Core {
         };
         let session = self.mcp.sessions.get_mut(id).expect("just opened");
         (session.old_stream, session.version, session.get_stream) = (true, Version::V2024_11_05, Some(conn));
-        self.clients.parked.park(conn, WaitOn::GetStream(id));
+        self.clients.park(conn, WaitOn::GetStream(id));
         let events = vec![StreamEvent::Endpoint(format!("{post_to}?session={id}"))];
         self.effects.outputs.push_back(Output::Answer { conn, answer: Answer::Stream { session: None, events } });
         self.effects.deadlines.set(Timer::Stream(conn), self.effects.now.mono_ms + KEEP_ALIVE.as_millis() as u64);
@@ -56,7 +57,7 @@ impl Core {
         let Some(at) = self.mcp.sessions.get(session).map(|session| &session.endpoint) else { return };
         let advertised = match at.server() {
             Some(server) => self.with_main(server).and_then(|(_, main)| main.advertised.clone()),
-            None => Some(self.own_advertised()),
+            None => Some(own_advertised()),
         };
         let message = match (Greeting::declared(params), advertised) {
             (Err(message), _) => rpc_error(id.get(), INVALID_PARAMS, &message),

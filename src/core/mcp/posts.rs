@@ -36,7 +36,7 @@ use std::sync::Arc;
 impl Core {
     pub(in crate::core) fn mcp(&mut self, conn: ConnId, who: &Principal, server: Option<&ServerRef>, ask: McpAsk<'_>) {
         let Some(server) = server else { return self.mcp_at(conn, who, McpEndpoint::All, ask) };
-        let id = match self.find(server, who) {
+        let id = match self.servers.find(server, who) {
             Ok(id) => id,
             Err(fault) => return self.refuse_message(conn, None, &fault),
         };
@@ -188,7 +188,7 @@ impl Core {
         let newer = self.peers.known.get(&peer).is_some_and(|peer| peer.dialect == Dialect::Stateless);
         let rounds = newer.then(|| Box::new(InputRounds::first(method, params)));
         let kept = rounds.as_ref().map_or(0, |rounds| rounds.kept_bytes());
-        if kept > 0 && kept > self.shares.room(&Owner::Principal(Arc::clone(&owner)), Resource::Memory) {
+        if kept > 0 && kept > self.effects.shares.room(&Owner::Principal(Arc::clone(&owner)), Resource::Memory) {
             let fault = Fault::new(Code::QueueFull, "your requests that wait are too large together");
             return self.finish(post, None, 200, fault_message(id.get(), &fault.retry_after_ms(1_000)));
         }
@@ -301,7 +301,7 @@ impl Core {
         }
         // The newest wins: the other may be a connection whose end nobody has noticed yet.
         let before = session.get_stream.replace(conn);
-        self.clients.parked.park(conn, WaitOn::GetStream(id));
+        self.clients.park(conn, WaitOn::GetStream(id));
         self.effects.outputs.push_back(Output::Answer { conn, answer: Answer::Stream { session: None, events } });
         self.effects.deadlines.set(Timer::Stream(conn), self.effects.now.mono_ms + KEEP_ALIVE.as_millis() as u64);
         if let Some(before) = before {
@@ -319,7 +319,7 @@ impl Core {
         match post.and_then(|post| Some((post, self.mcp.posts.get_mut(&post)?))) {
             Some((post, open)) => {
                 let before = open.conn.replace(conn);
-                self.clients.parked.park(conn, WaitOn::Post(post));
+                self.clients.park(conn, WaitOn::Post(post));
                 self.effects
                     .deadlines
                     .set(Timer::Stream(conn), self.effects.now.mono_ms + KEEP_ALIVE.as_millis() as u64);
@@ -398,7 +398,11 @@ impl Core {
 
     pub(in crate::core) fn insert_forwarded(&mut self, call: CallId, forwarded: ForwardedRequest) {
         if let Some(rounds) = &forwarded.rounds {
-            self.shares.put(&Owner::Principal(Arc::clone(&forwarded.owner)), Resource::Memory, rounds.kept_bytes());
+            self.effects.shares.put(
+                &Owner::Principal(Arc::clone(&forwarded.owner)),
+                Resource::Memory,
+                rounds.kept_bytes(),
+            );
         }
         self.mcp.forwarded.insert(call, forwarded);
     }
@@ -406,7 +410,7 @@ impl Core {
     pub(in crate::core) fn take_forwarded(&mut self, call: CallId) -> Option<ForwardedRequest> {
         let forwarded = self.mcp.forwarded.remove(&call)?;
         if let Some(rounds) = &forwarded.rounds {
-            self.shares.give_back(
+            self.effects.shares.give_back(
                 &Owner::Principal(Arc::clone(&forwarded.owner)),
                 Resource::Memory,
                 rounds.kept_bytes(),
@@ -423,7 +427,7 @@ impl Core {
 
     /// Nobody waits for it any more: the server is told, and the slot is free.
     pub(in crate::core) fn drop_forwarded(&mut self, call: CallId, why: &str) {
-        let outcome = self.outcome_of_leaving(call);
+        let outcome = self.peers.calls.outcome_of_leaving(call);
         let mut forwarded = self.take_forwarded(call);
         if let Some(forwarded) = &mut forwarded {
             self.record_forwarded(forwarded, CallEnd::Left(outcome));

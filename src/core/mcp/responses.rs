@@ -27,7 +27,7 @@ impl Core {
         self.mcp.posts_minted += 1;
         let id = PostId(self.mcp.posts_minted);
         if let Some(conn) = conn {
-            self.clients.parked.park(conn, WaitOn::Post(id));
+            self.clients.park(conn, WaitOn::Post(id));
         }
         let post = PendingPost { conn, session, takes_stream, stream: None, due, calls: Vec::new(), listening: None };
         self.mcp.posts.insert(id, post);
@@ -178,12 +178,12 @@ impl Core {
     fn log_event(&mut self, session: SessionId, stream: u32, data: &Arc<[u8]>) -> Option<crate::ids::EventId> {
         let session = self.mcp.sessions.get_mut(session)?;
         let owner = Owner::Principal(Arc::clone(&session.owner));
-        let room = self.shares.room(&owner, Resource::Memory);
+        let room = self.effects.shares.room(&owner, Resource::Memory);
         let before = session.log.bytes();
         let id = session.log.push(stream, Arc::clone(data), room);
         let after = session.log.bytes();
-        self.shares.give_back(&owner, Resource::Memory, before.saturating_sub(after));
-        self.shares.put(&owner, Resource::Memory, after.saturating_sub(before));
+        self.effects.shares.give_back(&owner, Resource::Memory, before.saturating_sub(after));
+        self.effects.shares.put(&owner, Resource::Memory, after.saturating_sub(before));
         Some(id)
     }
 
@@ -204,14 +204,6 @@ impl Core {
                 self.answer(conn, Answer::Accepted);
             }
             (None, _) => {}
-        }
-    }
-
-    /// Ends an open stream.
-    pub(in crate::core) fn close_conn(&mut self, conn: ConnId) {
-        self.effects.deadlines.cancel(Timer::Stream(conn));
-        if self.clients.parked.release(conn).is_some() {
-            self.effects.outputs.push_back(Output::EndStream { conn });
         }
     }
 
@@ -254,7 +246,7 @@ impl Core {
 
     /// A quiet connection: time to become a stream, or to show that it lives.
     pub(in crate::core) fn stream_elapsed(&mut self, conn: ConnId) {
-        let open = match self.clients.parked.get(conn) {
+        let open = match self.clients.waits_on(conn) {
             Some(WaitOn::Post(id)) => match self.mcp.posts.get(&id) {
                 Some(post) if post.stream.is_none() && post.takes_stream => return self.open_stream(id),
                 Some(post) => post.stream.is_some(),

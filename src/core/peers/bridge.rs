@@ -4,7 +4,6 @@
 
 use crate::api::response::Answer;
 use crate::core::clients::log_ring::printable;
-use crate::core::clients::metrics::{outcome_of, outcome_of_reply};
 use crate::core::clients::parked::WaitOn;
 use crate::core::contract::Output;
 use crate::core::effects::Timer;
@@ -16,6 +15,7 @@ use crate::core::peers::calls::{self, Call, Caller, Extended, Stage};
 use crate::core::peers::hello::parse_hello;
 use crate::core::peers::peer::{Advertised, Dialect, Hello, Opening, Refusal, Role};
 use crate::core::peers::queue_room;
+use crate::core::servers::metrics::{outcome_of, outcome_of_reply};
 use crate::core::servers::server::{Origin, Server};
 use crate::core::{Core, Phase};
 use crate::ids::{CallId, ConnId, InstanceId, PeerId, ServerId, SessionId};
@@ -56,7 +56,7 @@ impl Core {
         timeout_ms: Option<u64>,
     ) -> Result<(), Fault> {
         let call_id = self.send_call(Caller::Client(conn), who, id, method, params, timeout_ms)?;
-        self.clients.parked.park(conn, WaitOn::Reply(call_id));
+        self.clients.park(conn, WaitOn::Reply(call_id));
         Ok(())
     }
 
@@ -209,7 +209,7 @@ impl Core {
         while peer.lane.in_flight().len() < peer.definition.max_in_flight as usize {
             let Some(call) = peer.lane.dequeue(&self.peers.calls) else { break };
             if let Some(waited) = self.peers.calls.get(call) {
-                queue_room::give_back(&mut self.shares, peer.server, waited);
+                queue_room::give_back(&mut self.effects.shares, peer.server, waited);
             }
             let bytes = self.peers.calls.send(call, instance);
             self.effects.outputs.push_back(Output::Write { instance, bytes, call: Some(call) });
@@ -249,7 +249,9 @@ impl Core {
         // No deadline of its own: the state's holds.
         match self.peers.known[&id].role {
             Role::Stateless => self.discover(id, instance, None),
-            Role::Main | Role::Session(_) if self.asks_era_first(id) => self.discover_first(id, instance, false),
+            Role::Main | Role::Session(_) if self.offers().asks_era_first(id) => {
+                self.discover_first(id, instance, false)
+            }
             Role::Main | Role::Session(_) => self.ask_initialize(id, instance),
         }
     }
@@ -354,7 +356,7 @@ impl Core {
     pub(in crate::core) fn line_read(&mut self, instance: InstanceId, line: Line<'_>) {
         self.effects.work = 0;
         let before = self.effects.outputs.len();
-        let (bytes, is_awaited) = match (self.hosting.instances.get(&instance).copied(), line) {
+        let (bytes, is_awaited) = match (self.hosting.peer_of(instance), line) {
             (None, Line::Whole(bytes)) => (bytes.len(), false),
             (None, Line::TooLong { .. } | Line::NoRoom { .. }) => (0, false),
             (Some(id), Line::Whole(bytes)) => (bytes.len(), self.whole_line_read(id, instance, bytes)),
@@ -372,13 +374,13 @@ impl Core {
         match is_awaited {
             // The client's request has paid for it.
             true => self.effects.work = 0,
-            false => self.charge(1, bytes, before),
+            false => self.effects.charge(1, bytes, before),
         }
     }
 
     /// True: a client waits for it.
     fn whole_line_read(&mut self, id: PeerId, instance: InstanceId, bytes: &[u8]) -> bool {
-        if self.is_installing(id, instance) {
+        if self.peers.known.get(&id).is_some_and(|peer| peer.is_installing(instance)) {
             self.noise(id, instance, bytes);
             return false;
         }
@@ -468,7 +470,7 @@ impl Core {
         self.noise(id, instance, what.as_bytes());
         if let Some(call) = call {
             if torn == Torn::Unknown {
-                self.gave_up(call, self.session_of_call(call));
+                self.gave_up(call, self.mcp.session_of_call(call));
             }
             self.end_call(call, Answer::Refused(fault));
         }
@@ -487,7 +489,7 @@ impl Core {
         server.tally.noise_lines += 1;
         let said = &bytes[..bytes.len().min(LOG_LINE_MAX)];
         let entry = server.log.said(instance, LogSource::Noise, said, self.effects.now);
-        self.stream_said(id, entry);
+        self.servers.stream_said(id, entry, &mut self.effects);
     }
 
     // --- ends -------------------------------------------------------------------------------------------------------
@@ -497,7 +499,7 @@ impl Core {
         let call = self.peers.calls.take(call_id)?;
         self.effects.deadlines.cancel(Timer::Call(call_id));
         let peer = self.peers.known.get_mut(&call.peer)?;
-        queue_room::give_back(&mut self.shares, peer.server, &call);
+        queue_room::give_back(&mut self.effects.shares, peer.server, &call);
         if peer.lane.ended(call_id, &call, &self.peers.calls) {
             self.pump(call.peer);
         }
@@ -533,7 +535,7 @@ impl Core {
             Stage::Sent { instance } => {
                 let bytes = jsonrpc::cancelled(call_id.0, "the client's deadline has passed");
                 self.effects.outputs.push_back(Output::Write { instance: *instance, bytes, call: None });
-                self.gave_up(call_id, self.session_of_call(call_id));
+                self.gave_up(call_id, self.mcp.session_of_call(call_id));
                 Outcome::SentUnknown
             }
         };
@@ -567,10 +569,6 @@ impl Core {
         }
     }
 
-    fn session_of_call(&self, call_id: CallId) -> Option<SessionId> {
-        self.mcp.forwarded.get(&call_id).and_then(|forwarded| forwarded.session)
-    }
-
     /// A call that was sent ends without the server's answer: until that comes, what the server says may be about it.
     fn gave_up(&mut self, call_id: CallId, session: Option<SessionId>) {
         let Some(call) = self.peers.calls.get(call_id) else { return };
@@ -588,7 +586,7 @@ impl Core {
     /// to speak of it.
     pub(in crate::core) fn fail_in_flight(&mut self, id: PeerId, fault: &Fault) {
         for call in self.peers.known[&id].lane.in_flight().to_vec() {
-            self.gave_up(call, self.session_of_call(call));
+            self.gave_up(call, self.mcp.session_of_call(call));
             self.end_call(call, Answer::Refused(fault.clone().outcome(Outcome::SentUnknown)));
         }
     }

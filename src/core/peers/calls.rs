@@ -6,6 +6,7 @@ use crate::core::peers::listings::Listing;
 use crate::core::peers::unanswered::Unanswered;
 use crate::ids::{CallId, ConnId, IdMap, InstanceId, PeerId, ServerId};
 use crate::limits::{LINE_MAX, OVERLOAD_RETRY};
+use crate::model::external::CallOutcome;
 use crate::model::fault::{Code, Fault, Outcome};
 use crate::model::tally::MethodClass;
 use crate::shares::{Owner, Short};
@@ -99,6 +100,14 @@ impl Calls {
     /// Who asked for a call that waits.
     fn queued_by(&self, id: CallId) -> Option<&Arc<str>> {
         self.table.get(&id).and_then(Call::queued_by)
+    }
+
+    /// What is known of a call whose client leaves now.
+    pub fn outcome_of_leaving(&self, id: CallId) -> CallOutcome {
+        match self.get(id).map(|call| &call.stage) {
+            Some(Stage::Sent { .. }) => CallOutcome::SentUnknown,
+            Some(Stage::Queued { .. }) | None => CallOutcome::NotSent,
+        }
     }
 
     pub fn len(&self) -> usize {

@@ -2,11 +2,10 @@
 //! means; never restarts it (`lifecycle.rs` decides that) and takes no slot of its lane, so no call waits for a probe.
 //! Invariant: at most one question is out, and anything valid that the server says ends all doubt.
 
-use crate::core::Core;
 use crate::core::contract::Output;
-use crate::core::effects::Timer;
-use crate::core::hosting::lifecycle::Event;
-use crate::ids::{CallId, InstanceId, PeerId};
+use crate::core::effects::{Effects, Timer};
+use crate::core::peers::Peers;
+use crate::ids::{CallId, PeerId};
 use crate::limits::HEARTBEAT_DOUBLINGS;
 use crate::model::definition::Health;
 use crate::model::status::Status;
@@ -168,100 +167,77 @@ impl Pulse {
     }
 }
 
-impl Core {
+/// Something valid came from a server that was in doubt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::core) enum HeardAgain {
+    /// It was taken for unresponsive.
+    Lost,
+    /// It had been silent for long.
+    Stale,
+}
+
+impl Peers {
     /// The server has become ready: from here on its silence is watched.
-    pub(in crate::core) fn watch(&mut self, id: PeerId) {
-        let peer = self.peers.known.get_mut(&id).expect("advance holds it");
-        peer.pulse = Some(Pulse::begin(self.effects.now.mono_ms));
-        self.arm_pulse(id);
+    pub fn watch(&mut self, id: PeerId, effects: &mut Effects) {
+        let peer = self.known.get_mut(&id).expect("advance holds it");
+        peer.pulse = Some(Pulse::begin(effects.now.mono_ms));
+        self.arm_pulse(id, effects);
     }
 
-    pub(in crate::core) fn arm_pulse(&mut self, id: PeerId) {
-        let Some(peer) = self.peers.known.get(&id) else { return };
+    pub fn arm_pulse(&mut self, id: PeerId, effects: &mut Effects) {
+        let Some(peer) = self.known.get(&id) else { return };
         match &peer.pulse {
-            Some(pulse) => self.effects.deadlines.set(Timer::Pulse(id), pulse.deadline(&peer.definition.health)),
-            None => self.effects.deadlines.cancel(Timer::Pulse(id)),
+            Some(pulse) => effects.deadlines.set(Timer::Pulse(id), pulse.deadline(&peer.definition.health)),
+            None => effects.deadlines.cancel(Timer::Pulse(id)),
         }
     }
 
     /// Something valid came from the server's present instance.
-    pub(in crate::core) fn heard(&mut self, id: PeerId) {
-        let Some(peer) = self.peers.known.get_mut(&id) else { return };
-        let Some(pulse) = &mut peer.pulse else { return };
+    pub fn heard(&mut self, id: PeerId, effects: &mut Effects) -> Option<HeardAgain> {
+        let peer = self.known.get_mut(&id)?;
+        let pulse = peer.pulse.as_mut()?;
         let was_stale = pulse.is_stale();
-        pulse.heard(self.effects.now.mono_ms);
+        pulse.heard(effects.now.mono_ms);
         if peer.life.status() == Status::Unresponsive {
-            self.arm_pulse(id);
-            self.advance(id, Event::Heard);
-        } else if was_stale {
-            self.note(id, "heard again".to_string());
+            self.arm_pulse(id, effects);
+            return Some(HeardAgain::Lost);
         }
+        was_stale.then_some(HeardAgain::Stale)
     }
 
-    pub(in crate::core) fn line_begun(&mut self, instance: InstanceId) {
-        let now_ms = self.effects.now.mono_ms;
-        let peer = self.hosting.instances.get(&instance).and_then(|id| self.peers.known.get_mut(id));
-        if let Some(pulse) = peer.and_then(|peer| peer.pulse.as_mut()) {
+    pub fn line_begun(&mut self, id: PeerId, now_ms: u64) {
+        if let Some(pulse) = self.known.get_mut(&id).and_then(|peer| peer.pulse.as_mut()) {
             pulse.line_begun(now_ms);
         }
     }
 
     /// A call to it got no answer in time; nothing else follows from that.
-    pub(in crate::core) fn suspect(&mut self, id: PeerId) {
-        let now_ms = self.effects.now.mono_ms;
-        let ready = self.peers.known.get_mut(&id).filter(|peer| peer.life.ready_instance().is_some());
+    pub fn suspect(&mut self, id: PeerId, now_ms: u64) -> Beat {
+        let ready = self.known.get_mut(&id).filter(|peer| peer.life.ready_instance().is_some());
         let pulse = ready.and_then(|peer| peer.pulse.as_mut());
-        if let Some(beat) = pulse.map(|pulse| pulse.suspect(now_ms)) {
-            self.follow_beat(id, beat);
-        }
+        pulse.map_or(Beat::Rest, |pulse| pulse.suspect(now_ms))
     }
 
-    pub(in crate::core) fn pulse_elapsed(&mut self, id: PeerId) {
-        let now_ms = self.effects.now.mono_ms;
-        let Some(peer) = self.peers.known.get_mut(&id) else { return };
+    /// What the look at its silence leads to, and for how long it has been silent if that is too long now.
+    pub fn pulse_elapsed(&mut self, id: PeerId, now_ms: u64) -> Option<(Beat, Option<u64>)> {
+        let peer = self.known.get_mut(&id)?;
         let rules = &peer.definition.health;
         let busy = peer.definition.max_in_flight == 1 && !peer.lane.in_flight().is_empty();
         // One that is on its way out owes nobody an answer.
-        if peer.life.ready_instance().is_none() {
-            return;
-        }
-        let Some(pulse) = &mut peer.pulse else { return };
-        let turns_stale = pulse.turns_stale(rules, now_ms);
-        let silent_ms = now_ms - pulse.heard_ms();
-        let beat = pulse.elapsed(rules, busy, now_ms);
-        if turns_stale {
-            self.warn(id, format!("stale: nothing valid has come from it for {silent_ms} ms"));
-        }
-        self.follow_beat(id, beat);
-    }
-
-    fn follow_beat(&mut self, id: PeerId, beat: Beat) {
-        match beat {
-            Beat::Rest => {}
-            Beat::Ask(method) => self.ask_pulse(id, method),
-            Beat::Lost => self.lost(id),
-            Beat::Inscrutable => {
-                let text = "it answers neither ping nor tools/list: only its calls can tell whether it is well";
-                self.note(id, text.to_string());
-            }
-        }
-        self.arm_pulse(id);
+        peer.life.ready_instance()?;
+        let pulse = peer.pulse.as_mut()?;
+        let stale_ms = pulse.turns_stale(rules, now_ms).then(|| now_ms - pulse.heard_ms());
+        Some((pulse.elapsed(rules, busy, now_ms), stale_ms))
     }
 
     /// Outside the lane: the server may have a call in hand, and none waits for this.
-    fn ask_pulse(&mut self, id: PeerId, method: &str) {
-        let wire_id = self.peers.calls.mint();
-        let Some(peer) = self.peers.known.get_mut(&id) else { return };
+    pub fn ask_pulse(&mut self, id: PeerId, method: &str, effects: &mut Effects) {
+        let wire_id = self.calls.mint();
+        let Some(peer) = self.known.get_mut(&id) else { return };
         let (Some(instance), Some(pulse)) = (peer.life.ready_instance(), &mut peer.pulse) else { return };
         pulse.asked = Some(wire_id);
         let bytes = jsonrpc::own_request(wire_id.0, method, "{}");
-        self.effects.outputs.push_back(Output::Write { instance, bytes, call: None });
-    }
-
-    fn lost(&mut self, id: PeerId) {
-        let waits_ms = 2 * self.peers.known[&id].definition.health.probe_timeout_ms;
-        self.warn(id, format!("unresponsive: it answered neither ping nor tools/list within {waits_ms} ms"));
-        self.advance(id, Event::Silent);
+        effects.outputs.push_back(Output::Write { instance, bytes, call: None });
     }
 }
 

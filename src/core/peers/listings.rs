@@ -7,9 +7,9 @@ use crate::core::Core;
 use crate::core::contract::Output;
 use crate::core::effects::Timer;
 use crate::core::links::external::Carrier;
-use crate::core::mcp::aggregate::{joint_prefix, names_of, prefixed};
 use crate::core::mcp::era::mirrored;
 use crate::core::mcp::era::params::header_params;
+use crate::core::mcp::joint::{joint_prefix, names_of, prefixed};
 use crate::core::peers::calls::Caller;
 use crate::core::peers::life::Life;
 use crate::core::peers::peer::{HeaderParam, Peer, Role};
@@ -349,7 +349,7 @@ impl Core {
         let owner = Owner::Server(peer.server);
         let cached = peer.list_mut(list);
         let bytes = bytes(cached);
-        let counted = self.shares.resize(&owner, Resource::Lists, &mut cached.counted, bytes);
+        let counted = self.effects.shares.resize(&owner, Resource::Lists, &mut cached.counted, bytes);
         counted.map_err(|short| match short {
             Short::Owner => format!("the lists of a server have at most {} bytes together", SHARE_LISTS.server),
             Short::Whole => format!("the lists of all servers have at most {} bytes together", SHARE_LISTS.whole),
@@ -360,7 +360,7 @@ impl Core {
     pub(in crate::core) fn forget_lists(&mut self, peer: &mut Peer) {
         for list in Listing::ALL {
             let counted = std::mem::take(&mut peer.list_mut(list).counted);
-            self.shares.give_back(&Owner::Server(peer.server), Resource::Lists, counted);
+            self.effects.shares.give_back(&Owner::Server(peer.server), Resource::Lists, counted);
             self.effects.deadlines.cancel(Timer::List(peer.id, list));
         }
     }

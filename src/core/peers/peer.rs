@@ -11,7 +11,8 @@ use crate::core::peers::life::Life;
 use crate::core::peers::listings::{Cached, Listing};
 use crate::core::peers::unanswered::Unanswered;
 use crate::ids::{InstanceId, PeerId, ServerId, SessionId};
-use crate::model::definition::Definition;
+use crate::limits::{PULL_WAIT, STOP_GRACE};
+use crate::model::definition::{Definition, Source};
 use crate::model::fault::{Code, Fault, Outcome};
 use crate::model::instance::{Exit, ExitCause};
 use crate::model::protocol::Level;
@@ -177,6 +178,39 @@ impl Peer {
         (self.level, self.listen, self.opening) = (None, None, Opening::Initialize);
         Listing::ALL.into_iter().for_each(|list| self.list_mut(list).new_instance());
         self.said = Said { late: self.said.late, ..Said::default() };
+    }
+
+    /// Is this the instance that fetches its packages? It is no server yet, and what it says is for the log alone.
+    pub fn is_installing(&self, instance: InstanceId) -> bool {
+        self.installing == Some(instance)
+    }
+
+    /// How long a client may wait for it from now on: a start, and before it the image or the packages. A little longer than the
+    /// start itself may take: its own deadline comes first, and says more than that this one has passed.
+    pub fn start_wait_ms(&self) -> u64 {
+        let before_ms = match self.life.state() {
+            State::Pulling => PULL_WAIT.as_millis() as u64,
+            State::Installing { .. } => self.definition.install_timeout_ms,
+            State::Down
+            | State::InstallDue { .. }
+            | State::Due
+            | State::Launching { .. }
+            | State::Greeting { .. }
+            | State::Ready { .. }
+            | State::Unresponsive { .. }
+            | State::Mute { .. }
+            | State::Stopping { .. }
+            | State::Waiting { .. }
+            | State::Failed => 0,
+        };
+        self.definition.startup_timeout_ms + before_ms + STOP_GRACE.as_millis() as u64
+    }
+
+    pub fn image(&self) -> Option<&str> {
+        match &self.definition.source {
+            Source::Image(image) => Some(image),
+            Source::HostRootfs => None,
+        }
     }
 
     pub fn next_start_in(&self, now: Now) -> Option<u64> {

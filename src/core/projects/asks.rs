@@ -8,11 +8,11 @@ use crate::core::Core;
 use crate::core::contract::Output;
 use crate::core::hosting::lifecycle::Event;
 use crate::core::mcp::endpoint::McpEndpoint;
+use crate::core::projects::checks::new_row;
 use crate::core::projects::server_of;
 use crate::core::servers::outbox::Pending;
 use crate::ids::{ConnId, StoreSeq};
-use crate::limits::{EXTERNALS_MAX, EXTERNALS_PER_PROJECT, SECRETS_MAX, SECRETS_PER_PROJECT};
-use crate::model::definition::Definition;
+use crate::limits::{SECRETS_MAX, SECRETS_PER_PROJECT};
 use crate::model::external::{
     CallFilter, ExternalId, ExternalServer, ExternalSpec, ProjectId, Secret, SecretValue, SecretView, StoredSecret,
     ToolCallRecord,
@@ -52,27 +52,27 @@ impl Core {
         project: &ProjectId,
         ask: ProjectAsk<'_>,
     ) -> Result<Option<Answer>, Fault> {
-        self.check_row_ceilings(who, project, &ask)?;
+        self.projects.check_row_ceilings(who, project, &ask, &self.settings)?;
         match ask {
             ProjectAsk::Servers => {
-                let views = self.projects.of(project).map(|row| self.external_view(row)).collect();
+                let views = self.projects.of(project).map(|row| self.offers().external_view(row)).collect();
                 Ok(Some(Answer::Externals(views)))
             }
             ProjectAsk::Server { server } => {
-                let row = self.find_row(project, &server)?;
-                Ok(Some(Answer::External(Box::new(self.external_view(&row)))))
+                let row = self.projects.find_row(project, &server)?;
+                Ok(Some(Answer::External(Box::new(self.offers().external_view(&row)))))
             }
             ProjectAsk::Create { spec } => self.create_row(conn, project, *spec),
             ProjectAsk::Patch { server, change } => self.patch_row(conn, project, &server, &change),
             ProjectAsk::Delete { server } => self.delete_row(conn, project, &server),
             ProjectAsk::Connect { server } => {
-                let row = self.find_row(project, &server)?;
+                let row = self.projects.find_row(project, &server)?;
                 self.connect_row(conn, &row)
             }
             ProjectAsk::Disconnect { server } => {
-                let row = self.find_row(project, &server)?;
+                let row = self.projects.find_row(project, &server)?;
                 self.advance_main(server_of(row.id), Event::Stop);
-                Ok(Some(Answer::External(Box::new(self.external_view(&row)))))
+                Ok(Some(Answer::External(Box::new(self.offers().external_view(&row)))))
             }
             ProjectAsk::Unload => Ok(Some(Answer::Unloaded { links: self.unload(project) })),
             ProjectAsk::SecretPut { name, value } => self.store_secret(conn, project, name, value),
@@ -96,51 +96,20 @@ impl Core {
     pub(in crate::core) fn all_externals(&self, who: &Principal) -> Answer {
         let own = self.projects.names.iter().filter(|((project, _), _)| who.may_use(project));
         let rows = own.filter_map(|(_, id)| self.projects.rows.get(id));
-        Answer::Externals(rows.map(|row| self.external_view(row)).collect())
-    }
-
-    /// By name, or by id within the project.
-    pub(in crate::core) fn find_row(
-        &self,
-        project: &ProjectId,
-        server: &ExternalRef,
-    ) -> Result<Arc<ExternalServer>, Fault> {
-        let id = match server {
-            ExternalRef::Id(id) => Some(*id),
-            ExternalRef::Name(name) => self.projects.names.get(&(project.clone(), name.clone())).copied(),
-        };
-        let row = id.and_then(|id| self.projects.rows.get(&id)).filter(|row| row.project == *project);
-        row.cloned().ok_or_else(|| {
-            let asked = match server {
-                ExternalRef::Id(id) => id.to_string(),
-                ExternalRef::Name(name) => name.clone(),
-            };
-            Fault::new(Code::NotFound, format!("project {project} has no server {asked}"))
-        })
+        Answer::Externals(rows.map(|row| self.offers().external_view(row)).collect())
     }
 
     // --- rows -------------------------------------------------------------------------------------------------------
 
     fn create_row(&mut self, conn: ConnId, project: &ProjectId, spec: ExternalSpec) -> Result<Option<Answer>, Fault> {
-        self.check_name(project, &spec.name, None)?;
-        self.check_row_count(project, 1)?;
-        self.check_store()?;
-        let row = self.new_row(project, None, spec);
+        self.projects.check_name(project, &spec.name, None, &self.servers)?;
+        self.projects.check_row_count(project, 1)?;
+        self.servers.check_store()?;
+        let row = new_row(project, None, spec, &mut self.effects);
         self.projects.names.insert((project.clone(), row.spec.name.clone()), row.id);
         let op = StoreOp::PutExternal(Box::new((*row).clone()));
         self.store(conn, Pending::Project { conn, change: ProjectChange::Create(row) }, op);
         Ok(None)
-    }
-
-    pub(in crate::core) fn new_row(
-        &mut self,
-        project: &ProjectId,
-        product: Option<String>,
-        spec: ExternalSpec,
-    ) -> Arc<ExternalServer> {
-        let (id, now) = (ExternalId(self.effects.entropy.uuid()), self.effects.now.unix_ms);
-        let project = project.clone();
-        Arc::new(ExternalServer { id, project, product, spec, created_unix_ms: now, updated_unix_ms: now })
     }
 
     fn patch_row(
@@ -150,11 +119,11 @@ impl Core {
         server: &ExternalRef,
         change: &Change,
     ) -> Result<Option<Answer>, Fault> {
-        let row = self.find_row(project, server)?;
-        self.check_settled(row.id)?;
+        let row = self.projects.find_row(project, server)?;
+        self.projects.check_settled(row.id)?;
         let spec = fields::merge(&row.spec, &change.fields)?;
-        self.check_name(project, &spec.name, Some(row.id))?;
-        self.check_store()?;
+        self.projects.check_name(project, &spec.name, Some(row.id), &self.servers)?;
+        self.servers.check_store()?;
         let new = Arc::new(ExternalServer { spec, updated_unix_ms: self.effects.now.unix_ms, ..(*row).clone() });
         self.projects.changing.insert(row.id);
         self.projects.names.insert((project.clone(), new.spec.name.clone()), row.id);
@@ -164,70 +133,13 @@ impl Core {
     }
 
     fn delete_row(&mut self, conn: ConnId, project: &ProjectId, server: &ExternalRef) -> Result<Option<Answer>, Fault> {
-        let id = self.find_row(project, server)?.id;
-        self.check_settled(id)?;
-        self.check_store()?;
+        let id = self.projects.find_row(project, server)?.id;
+        self.projects.check_settled(id)?;
+        self.servers.check_store()?;
         self.projects.changing.insert(id);
         let op = StoreOp::DeleteExternal { id };
         self.store(conn, Pending::Project { conn, change: ProjectChange::Delete(id) }, op);
         Ok(None)
-    }
-
-    fn check_name(&self, project: &ProjectId, name: &str, own: Option<ExternalId>) -> Result<(), Fault> {
-        match self.projects.names.get(&(project.clone(), name.to_string())) {
-            Some(taken) if Some(*taken) != own => {
-                let message = format!("name: project {project} has a server named {name} already");
-                Err(Fault::new(Code::NameTaken, message).with("field", "name"))
-            }
-            Some(_) | None => self.check_member_name(project, name),
-        }
-    }
-
-    /// No hosted server of the project may have it, or be about to: both stand in one list.
-    fn check_member_name(&self, project: &ProjectId, name: &str) -> Result<(), Fault> {
-        let is_it = |definition: &Definition| definition.name == name && definition.project.as_ref() == Some(project);
-        let mut hosted = self.projects.hosted_of(project).filter_map(|id| self.servers.known.get(&id));
-        let taken = hosted.any(|server| server.removing.is_none() && is_it(&server.definition));
-        match taken || self.servers.outbox.proposed().any(|(_, definition)| is_it(definition)) {
-            false => Ok(()),
-            true => {
-                let message = format!("name: a hosted server named {name} belongs to project {project}");
-                Err(Fault::new(Code::NameTaken, message).with("field", "name"))
-            }
-        }
-    }
-
-    /// The same from the other side.
-    pub(in crate::core) fn check_external_name(&self, definition: &Definition) -> Result<(), Fault> {
-        let Some(project) = &definition.project else { return Ok(()) };
-        match self.projects.names.contains_key(&(project.clone(), definition.name.clone())) {
-            false => Ok(()),
-            true => {
-                let message = format!("name: project {project} has an external server named {}", definition.name);
-                Err(Fault::new(Code::NameTaken, message).with("field", "name"))
-            }
-        }
-    }
-
-    pub(in crate::core) fn check_row_count(&self, project: &ProjectId, more: usize) -> Result<(), Fault> {
-        let own = self.projects.of(project).count() + more;
-        let message = match (own > EXTERNALS_PER_PROJECT, self.projects.names.len() + more > EXTERNALS_MAX) {
-            (true, _) => format!("a project has at most {EXTERNALS_PER_PROJECT} external servers"),
-            (false, true) => format!("this daemon knows at most {EXTERNALS_MAX} external servers"),
-            (false, false) => return Ok(()),
-        };
-        Err(Fault::new(Code::Unavailable, message))
-    }
-
-    /// One change at a time: the next must see the outcome of the last.
-    fn check_settled(&self, id: ExternalId) -> Result<(), Fault> {
-        match self.projects.changing.contains(&id) {
-            false => Ok(()),
-            true => {
-                let message = "another change of this server is being stored";
-                Err(Fault::new(Code::Unavailable, message).retry_after_ms(1_000))
-            }
-        }
     }
 
     /// All or nothing; what the product had before and does not name any more goes.
@@ -241,14 +153,14 @@ impl Core {
         let of_product = |row: &&Arc<ExternalServer>| row.product.as_ref() == Some(&product);
         let old: Vec<Arc<ExternalServer>> = self.projects.of(project).filter(of_product).cloned().collect();
         for row in &old {
-            self.check_settled(row.id)?;
+            self.projects.check_settled(row.id)?;
         }
         let added = servers.iter().filter(|spec| !old.iter().any(|row| row.spec.name == spec.name)).count();
-        self.check_row_count(project, added)?;
+        self.projects.check_row_count(project, added)?;
         let (mut rows, mut entries) = (Vec::new(), Vec::new());
         for spec in servers {
             let known = old.iter().find(|row| row.spec.name == spec.name);
-            self.check_name(project, &spec.name, known.map(|row| row.id))?;
+            self.projects.check_name(project, &spec.name, known.map(|row| row.id), &self.servers)?;
             let action = match known {
                 None => ManifestAction::Created,
                 Some(row) if row.spec == spec => ManifestAction::Unchanged,
@@ -261,7 +173,7 @@ impl Core {
                     let updated_unix_ms = self.effects.now.unix_ms;
                     Arc::new(ExternalServer { spec, updated_unix_ms, ..(**row).clone() })
                 }
-                (None, _) => self.new_row(project, Some(product.clone()), spec),
+                (None, _) => new_row(project, Some(product.clone()), spec, &mut self.effects),
             });
         }
         let leaves = |row: &&Arc<ExternalServer>| !rows.iter().any(|kept| kept.id == row.id);
@@ -270,7 +182,7 @@ impl Core {
             |row: &Arc<ExternalServer>| ManifestEntry { name: row.spec.name.clone(), action: ManifestAction::Removed };
         entries.extend(gone.iter().map(removed));
         let gone = gone.iter().map(|row| row.id).collect();
-        self.check_store()?;
+        self.servers.check_store()?;
         self.store_manifest(conn, project, product, rows, gone, entries);
         Ok(None)
     }
@@ -322,7 +234,7 @@ impl Core {
                 format!("a project has at most {SECRETS_PER_PROJECT} secrets, and all together {SECRETS_MAX}");
             return Err(Fault::new(Code::Unavailable, message));
         }
-        self.check_store()?;
+        self.servers.check_store()?;
         let now = self.effects.now.unix_ms;
         let created_unix_ms = known.map_or(now, |known| known.created_unix_ms);
         let value = SecretValue::Open(value);
@@ -336,7 +248,7 @@ impl Core {
         if !self.projects.secrets.contains_key(&(project.clone(), name.clone())) {
             return Err(Fault::new(Code::NotFound, format!("project {project} has no secret {name}")));
         }
-        self.check_store()?;
+        self.servers.check_store()?;
         let op = StoreOp::DeleteSecret { project: project.clone(), name: name.clone() };
         let change = ProjectChange::DeleteSecret { project: project.clone(), name };
         self.store(conn, Pending::Project { conn, change }, op);
@@ -346,7 +258,7 @@ impl Core {
     // --- records ----------------------------------------------------------------------------------------------------
 
     fn read_calls(&mut self, conn: ConnId, project: &ProjectId, filter: CallFilter) -> Result<Option<Answer>, Fault> {
-        self.check_store()?;
+        self.servers.check_store()?;
         let op = StoreOp::ReadCalls { project: project.clone(), filter };
         self.store(conn, Pending::Project { conn, change: ProjectChange::ReadCalls }, op);
         Ok(None)
@@ -361,15 +273,15 @@ impl Core {
     // --- what became of a change --------------------------------------------------------------------------------------
 
     pub(in crate::core) fn project_changed(&mut self, conn: ConnId, change: ProjectChange) {
-        self.settle_rows(&change);
+        self.projects.settle_rows(&change);
         let answer = match change {
             ProjectChange::Create(row) => {
                 self.put_row(Arc::clone(&row));
-                Answer::ExternalCreated(Box::new(self.external_view(&row)))
+                Answer::ExternalCreated(Box::new(self.offers().external_view(&row)))
             }
             ProjectChange::Update(row) => {
                 self.put_row(Arc::clone(&row));
-                Answer::External(Box::new(self.external_view(&row)))
+                Answer::External(Box::new(self.offers().external_view(&row)))
             }
             ProjectChange::Delete(id) => {
                 self.drop_row(id);
@@ -396,7 +308,7 @@ impl Core {
 
     /// Nothing came of it: names that were to be taken are free again.
     pub(in crate::core) fn project_undone(&mut self, conn: ConnId, change: &ProjectChange, fault: Fault) {
-        self.settle_rows(change);
+        self.projects.settle_rows(change);
         let proposed: Vec<&Arc<ExternalServer>> = match change {
             ProjectChange::Create(row) | ProjectChange::Update(row) => vec![row],
             ProjectChange::Replace { rows, .. } => rows.iter().collect(),
@@ -432,12 +344,6 @@ impl Core {
             };
             let seq = self.servers.outbox.issue(Pending::ReconcileSecret { key });
             self.effects.outputs.push_back(Output::Store { seq, op });
-        }
-    }
-
-    fn settle_rows(&mut self, change: &ProjectChange) {
-        for id in change.rows() {
-            self.projects.changing.remove(&id);
         }
     }
 }

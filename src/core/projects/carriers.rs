@@ -8,11 +8,9 @@ use crate::core::hosting::lifecycle::Event;
 use crate::core::links::external::{Carrier, LinkEvent};
 use crate::core::links::link::Rules;
 use crate::core::peers::life::Life;
-use crate::core::servers::server::Origin;
 use crate::ids::{InstanceId, PeerId};
-use crate::model::definition::Definition;
 use crate::model::endpoint::{LinkFault, LinkFaultKind};
-use crate::model::external::{ExternalServer, ExternalSpec, Isolation, Target};
+use crate::model::external::{ExternalSpec, Target};
 use crate::model::fault::{Code, Fault, Outcome};
 use std::sync::Arc;
 
@@ -22,36 +20,15 @@ impl Core {
         let peer = self.peers.known.get_mut(&id).expect("advance holds it");
         let server = peer.server;
         peer.begin_instance();
-        let row = self.row_of(id).expect("only the peer of a row has a connection");
+        let row = self.offers().row_of(id).expect("only the peer of a row has a connection");
         match fill::fill(&row, &self.projects.secrets_of(&row.project)) {
             Ok(Filled::Program(_)) => unreachable!("a program has no connection"),
             Ok(Filled::Remote(endpoint)) => {
-                self.hosting.instances.insert(instance, id);
+                self.hosting.connected(instance, id);
                 self.effects.outputs.push_back(Output::Connect { instance, server, endpoint: Arc::from(endpoint) });
                 None
             }
             Err(fault) => Some(Event::Link(LinkEvent::Impossible(fault))),
-        }
-    }
-
-    /// What is to be launched for a peer: the definition as it is registered, or a row's with its secrets.
-    pub(in crate::core) fn launchable(&self, id: PeerId) -> Result<Arc<Definition>, Fault> {
-        let Some(row) = self.row_of(id) else { return Ok(Arc::clone(&self.peers.known[&id].definition)) };
-        match fill::fill(&row, &self.projects.secrets_of(&row.project))? {
-            Filled::Program(definition) => {
-                self.check_place(&definition).map_err(|fault| allowed_or(&row.spec, fault))?;
-                Ok(Arc::from(definition))
-            }
-            Filled::Remote(_) => unreachable!("a connection is not launched"),
-        }
-    }
-
-    /// The row that a peer's server comes from, if it does.
-    pub(in crate::core) fn row_of(&self, id: PeerId) -> Option<Arc<ExternalServer>> {
-        let peer = self.peers.known.get(&id)?;
-        match self.servers.known.get(&peer.server)?.origin {
-            Origin::Registered => None,
-            Origin::Project(row) => self.projects.rows.get(&row).cloned(),
         }
     }
 
@@ -76,7 +53,7 @@ impl Core {
 
     /// Each failed attempt and each loss is told, whether somebody uses the link or not.
     pub(in crate::core) fn link_failed(&mut self, id: PeerId, why: String, was_up: bool) {
-        let Some(row) = self.row_of(id) else { return };
+        let Some(row) = self.offers().row_of(id) else { return };
         let peer = self.peers.known.get_mut(&id).expect("it has a row");
         // What is known of a program that said nothing useful is more than that it took too long.
         let why = peer.put_down_for.take().unwrap_or(why);
@@ -95,17 +72,6 @@ impl Core {
         if let Some(version) = version.filter(|_| remote) {
             self.effects.outputs.push_back(Output::Negotiated { instance, version });
         }
-    }
-}
-
-/// A program without a sandbox is a matter of the configuration; its row says that in other words than a definition does.
-fn allowed_or(spec: &ExternalSpec, fault: Fault) -> Fault {
-    match &spec.target {
-        Target::Program(program) if program.isolation == Isolation::None => {
-            let message = "isolation: \"none\" is not allowed here: see `allow_isolation_none`, or leave it out";
-            Fault::new(fault.code, message).with("field", "isolation")
-        }
-        Target::Program(_) | Target::Remote(_) => fault,
     }
 }
 

@@ -5,13 +5,15 @@
 
 pub mod asks;
 pub mod carriers;
-mod ceilings;
+pub mod checks;
 pub mod records;
 pub mod rows;
+pub mod sources;
 pub mod tools;
 pub mod waits;
 
 use crate::api::projects::fill;
+use crate::core::projects::asks::ProjectChange;
 use crate::core::projects::tools::{ToolCalls, ToolWait};
 use crate::core::projects::waits::McpWait;
 use crate::core::servers::call_records::CallRecords;
@@ -60,6 +62,13 @@ impl Projects {
     pub fn hosted_of<'p>(&'p self, project: &'p ProjectId) -> impl Iterator<Item = ServerId> {
         let from = (project.clone(), ServerId(Uuid::nil()));
         self.hosted.range(from..).take_while(move |(of, _)| of == project).map(|(_, server)| *server)
+    }
+
+    /// The change has an outcome.
+    pub fn settle_rows(&mut self, change: &ProjectChange) {
+        for id in change.rows() {
+            self.changing.remove(&id);
+        }
     }
 
     pub fn secrets_of(&self, project: &ProjectId) -> Secrets {

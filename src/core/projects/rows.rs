@@ -6,13 +6,12 @@ use crate::core::Core;
 use crate::core::hosting::lifecycle::Event;
 use crate::core::links::external::{ExternalLife, LinkEvent};
 use crate::core::peers::life::Life;
-use crate::core::peers::listings::Listing;
 use crate::core::projects::carriers::{carrier_of, needs_new_link, rules_of};
 use crate::core::projects::server_of;
 use crate::core::servers::server::{Origin, Removal, Server};
 use crate::ids::PeerId;
 use crate::model::definition::Definition;
-use crate::model::external::{ExternalId, ExternalServer, ExternalView, ProjectId, StoredSecret};
+use crate::model::external::{ExternalId, ExternalServer, ProjectId, StoredSecret};
 use crate::wire::json;
 use std::sync::Arc;
 
@@ -59,7 +58,7 @@ impl Core {
         (server.definition, server.desired_up) = (Arc::new(definition_of(row)), row.spec.enabled);
         let definition = Arc::clone(&server.definition);
         self.peers.known.get_mut(&main).expect("a server that is known has one").definition = definition;
-        self.arm_pulse(main);
+        self.peers.arm_pulse(main, &mut self.effects);
         if before.spec.name != row.spec.name {
             self.rename_lists(main);
             self.offer_changed(server_of(row.id));
@@ -122,23 +121,6 @@ impl Core {
         for row in self.projects.using(project, name) {
             let main = self.servers.known[&server_of(row.id)].main;
             self.advance(main, Event::Link(LinkEvent::Changed(rules_of(&row.spec))));
-        }
-    }
-
-    pub(in crate::core) fn external_view(&self, row: &Arc<ExternalServer>) -> ExternalView {
-        let Some((_, main)) = self.with_main(server_of(row.id)) else { return ExternalView::unused(Arc::clone(row)) };
-        let Life::External(life) = &main.life else { return ExternalView::unused(Arc::clone(row)) };
-        let now = self.effects.now;
-        let unix_ms = |mono_ms: u64| now.unix_ms.saturating_add(mono_ms).saturating_sub(now.mono_ms);
-        ExternalView {
-            server: Arc::clone(row),
-            status: life.link_status(),
-            last_error: main.last_error.clone(),
-            tools: main.list(Listing::Tools).text.as_ref().map(|text| tool_names(text)),
-            connected_since_unix_ms: life.connected_since_ms().map(unix_ms),
-            next_attempt_unix_ms: life.next_attempt_at_ms().map(unix_ms),
-            server_info: main.hello.as_ref().and_then(|hello| hello.server_info.clone()),
-            protocol_version: main.hello.as_ref().and_then(|hello| hello.protocol_version.clone()),
         }
     }
 }

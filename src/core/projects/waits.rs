@@ -5,16 +5,14 @@
 
 use crate::core::Core;
 use crate::core::effects::Timer;
-use crate::core::hosting::lifecycle::{Event, State};
+use crate::core::hosting::lifecycle::Event;
 use crate::core::links::external::LinkEvent;
 use crate::core::mcp::aggregate::Patience;
 use crate::core::mcp::endpoint::McpEndpoint;
 use crate::core::mcp::era::stateless::OwnedRequest;
 use crate::core::mcp::wording::fault_message;
-use crate::core::peers::life::Life;
 use crate::core::peers::listings::Listing;
 use crate::core::projects::records::CallEnd;
-use crate::core::servers::server::Server;
 use crate::ids::{ConnId, PeerId, PostId, ServerId, SessionId};
 use crate::limits::SESSION_CALLS_MAX;
 use crate::model::external::{CallOutcome, ProjectId};
@@ -79,7 +77,7 @@ impl Core {
         if self.peers.known[&main].life.begins_with_use() {
             self.advance(main, Event::Link(LinkEvent::Use));
         }
-        self.is_coming(server)
+        self.offers().is_coming(server)
     }
 
     /// The same for all servers of a project. True: one of them has not told its list yet, but may.
@@ -91,42 +89,12 @@ impl Core {
             return false;
         }
         let unused = |main: &PeerId| self.peers.known[main].life.begins_with_use();
-        let unused: Vec<PeerId> = self.members(project).iter().map(|server| server.main).filter(unused).collect();
+        let unused: Vec<PeerId> =
+            self.offers().members(project).iter().map(|server| server.main).filter(unused).collect();
         for main in unused {
             self.advance(main, Event::Link(LinkEvent::Use));
         }
-        self.members(project).into_iter().any(|server| self.is_awaited(server, list))
-    }
-
-    /// Its link is on the way up for those who use it first.
-    pub(in crate::core) fn is_coming(&self, server: ServerId) -> bool {
-        let Some((_, main)) = self.with_main(server) else { return false };
-        matches!(main.life, Life::External(_))
-            && main.life.ready_instance().is_none()
-            && main.admits(u64::MAX, self.effects.now).is_ok()
-    }
-
-    /// It has not told its list, but may in a moment.
-    pub(in crate::core) fn is_awaited(&self, server: &Server, list: Listing) -> bool {
-        let main = &self.peers.known[&server.main];
-        let known = main.list(list).text.is_some();
-        // Everybody is asked for tools first, and for the rest when that is on its way.
-        let is_asked = main.list(Listing::Tools).is_asked() || main.list(list).is_asked();
-        let told = main.life.ready_instance().is_some() && (known || !is_asked);
-        match main.life {
-            Life::External(_) => !told && main.admits(u64::MAX, self.effects.now).is_ok(),
-            Life::Hosted(_) => {
-                let is_starting = matches!(
-                    main.life.state(),
-                    State::Pulling
-                        | State::Due
-                        | State::Launching { .. }
-                        | State::Greeting { .. }
-                        | State::Ready { .. }
-                );
-                main.definition.stdio_bridge && is_starting && !known && !told
-            }
-        }
+        self.offers().members(project).into_iter().any(|server| self.offers().is_awaited(server, list))
     }
 
     /// A server has moved: those who wait for it in its project may have waited long enough.
@@ -134,7 +102,7 @@ impl Core {
         if self.projects.waits.is_empty() && self.projects.mcp_waits.is_empty() {
             return;
         }
-        if let Some(project) = self.project_of(server).cloned() {
+        if let Some(project) = self.offers().project_of(server).cloned() {
             self.follow_waits(&project);
         }
     }
@@ -147,16 +115,9 @@ impl Core {
         let of_it = self.projects.mcp_waits.iter().filter(|(_, wait)| wait.project == *project);
         for number in of_it.map(|(number, _)| *number).collect::<Vec<u64>>() {
             let wait = self.projects.mcp_waits.get(&number);
-            if wait.is_some_and(|wait| !self.is_open(project, wait.awaited)) {
+            if wait.is_some_and(|wait| !self.offers().is_open(project, wait.awaited)) {
                 self.links_awaited(number);
             }
-        }
-    }
-
-    fn is_open(&self, project: &ProjectId, awaited: Awaited) -> bool {
-        match awaited {
-            Awaited::List(list) => self.members(project).into_iter().any(|server| self.is_awaited(server, list)),
-            Awaited::Link(server) => self.is_coming(server),
         }
     }
 
@@ -182,7 +143,8 @@ impl Core {
         }
         let patience_ms = match awaited {
             Awaited::List(list) => {
-                let members = self.members(project).into_iter().filter(|server| self.is_awaited(server, list));
+                let members =
+                    self.offers().members(project).into_iter().filter(|server| self.offers().is_awaited(server, list));
                 members.map(|server| server.definition.startup_timeout_ms).max().unwrap_or(0)
             }
             Awaited::Link(server) => self.servers.known[&server].definition.request_timeout_ms,
@@ -204,7 +166,7 @@ impl Core {
             }
         }
         let share = Owner::Principal(Arc::clone(owner));
-        self.shares.take(&share, Resource::Memory, request.kept_bytes()).map_err(|_| {
+        self.effects.shares.take(&share, Resource::Memory, request.kept_bytes()).map_err(|_| {
             let message = "your requests that wait are too large together";
             Fault::new(Code::QueueFull, message).outcome(Outcome::NotSent).retry_after_ms(1_000)
         })
@@ -214,7 +176,7 @@ impl Core {
         let wait = self.projects.mcp_waits.remove(&number)?;
         self.effects.deadlines.cancel(Timer::ProjectWait(number));
         let share = Owner::Principal(Arc::clone(&wait.owner));
-        self.shares.give_back(&share, Resource::Memory, wait.request.kept_bytes());
+        self.effects.shares.give_back(&share, Resource::Memory, wait.request.kept_bytes());
         if !self.mcp.posts.contains_key(&wait.post) {
             // Its client has left meanwhile.
             self.record_waited(&wait, wait.awaited, CallEnd::Left(CallOutcome::NotSent));

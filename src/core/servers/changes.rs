@@ -4,12 +4,14 @@
 
 use crate::api::response::Answer;
 use crate::core::Core;
-use crate::core::clients::asks::{is_at_rest, needs_restart, store_unavailable};
+use crate::core::clients::asks::{is_at_rest, needs_restart};
+use crate::core::clients::news::give_watcher_back;
 use crate::core::clients::parked::{Hand, WaitOn};
 use crate::core::contract::Output;
 use crate::core::effects::Timer;
 use crate::core::hosting::lifecycle::{Event, State};
 use crate::core::peers::peer::Role;
+use crate::core::servers::checks::store_unavailable;
 use crate::core::servers::decisions::Key;
 use crate::core::servers::outbox::{ChangeKind, Pending};
 use crate::core::servers::server::{Removal, Server};
@@ -24,7 +26,8 @@ impl Core {
     pub(in crate::core) fn store_lost(&mut self, why: &str) {
         log::warn!("store lost: {why}; calls go on, changes are refused until it is back");
         self.servers.outbox.lost();
-        self.decisions_are_late(|_| true);
+        self.servers.decisions_are_late(|_| true, &mut self.effects);
+        self.settle();
     }
 
     pub(in crate::core) fn store_done(&mut self, seq: StoreSeq, outcome: StoreOutcome) {
@@ -63,7 +66,8 @@ impl Core {
         log::error!("the store refused a write: {why}");
         self.servers.outbox.refuse(&pending);
         if self.servers.outbox.has_refused() {
-            self.store_refused();
+            self.servers.store_refused(&mut self.effects);
+            self.settle();
         }
         self.undone(pending, fault);
     }
@@ -88,15 +92,19 @@ impl Core {
                 }
                 self.changed(server, definition, up, &conns, kind);
             }
-            Pending::TokenInsert { token, secret, conn, rotates, .. } => match self.token_stored(&token, rotates) {
-                true => self.answer(conn, Answer::TokenCreated { token: *token, secret, rotated: rotates.is_some() }),
-                false => self.refuse(conn, Fault::new(Code::NotFound, "the token was revoked meanwhile")),
-            },
+            Pending::TokenInsert { token, secret, conn, rotates, .. } => {
+                match self.servers.token_stored(&token, rotates, &mut self.effects) {
+                    true => {
+                        self.answer(conn, Answer::TokenCreated { token: *token, secret, rotated: rotates.is_some() })
+                    }
+                    false => self.refuse(conn, Fault::new(Code::NotFound, "the token was revoked meanwhile")),
+                }
+            }
             Pending::Reconcile { server } if !self.servers.outbox.owes(server) => {
-                self.decision_stored(&Key::Server(server))
+                self.servers.decision_stored(&Key::Server(server), &mut self.effects)
             }
             Pending::ReconcileToken { name } if !self.servers.outbox.owes_token(&name) => {
-                self.decision_stored(&Key::Token(name))
+                self.servers.decision_stored(&Key::Token(name), &mut self.effects)
             }
             Pending::Project { conn, change } => self.project_changed(conn, change),
             Pending::Import { conn, imported } => self.import_stored(conn, *imported),
@@ -167,10 +175,10 @@ impl Core {
 
     fn registered(&mut self, id: ServerId, definition: Arc<Definition>, conn: ConnId, wait: bool) {
         self.known_from_now(id, definition);
-        let waiting = self.clients.parked.release(conn).is_some();
+        let waiting = self.clients.release(conn).is_some();
         if waiting && wait {
             let on = WaitOn::Ready { server: id, after: Hand::Registered };
-            self.park(conn, on, self.effects.now.mono_ms + self.start_wait_ms(id));
+            self.park(conn, on, self.effects.now.mono_ms + self.main_of(id).start_wait_ms());
         }
         if self.settings.hosting && self.is_running() {
             self.advance_main(id, Event::Start);
@@ -214,12 +222,11 @@ impl Core {
         self.projects.place(id, server.definition.project.as_ref(), definition.project.as_ref());
         server.definition = definition;
         let main = server.main;
-        self.arm_pulse(main);
+        self.peers.arm_pulse(main, &mut self.effects);
         if moved {
             self.rename_lists(main);
         }
-        let waiting: Vec<ConnId> =
-            conns.iter().copied().filter(|conn| self.clients.parked.release(*conn).is_some()).collect();
+        let waiting: Vec<ConnId> = conns.iter().copied().filter(|conn| self.clients.release(*conn).is_some()).collect();
         let hosting = self.settings.hosting && self.is_running();
         let event = match (up && hosting, kind) {
             (false, _) => Some(Event::Stop),
@@ -321,7 +328,7 @@ impl Core {
         self.tell_presence(id, "removed");
         self.effects.outputs.push_back(Output::LogRemove { server: id });
         for follower in followers {
-            self.give_watcher_back(&follower.owner);
+            give_watcher_back(&mut self.effects.shares, &follower.owner);
             self.close_conn(follower.conn);
         }
         if took_volumes {
@@ -353,7 +360,7 @@ impl Core {
 
     /// To whoever has removed it; whoever waits for something else of it waits for nothing.
     fn tell_removal(&mut self, id: ServerId, answer: impl Fn() -> Answer) {
-        for (conn, on) in self.clients.parked.on_server(id) {
+        for (conn, on) in self.clients.on_server(id) {
             match on {
                 WaitOn::Gone(_) => self.answer(conn, answer()),
                 WaitOn::Advertised(_) => self.answer_greeting(conn, id),

@@ -3,10 +3,10 @@
 //! and where each is kept; what the store must say is `outbox`'s. Invariant: whoever decided is answered once the decision
 //! is in the store or on disk, or in neither because both have failed, and never waits for longer than their deadlines.
 
-use crate::api::response::Answer;
-use crate::core::Core;
 use crate::core::contract::Output;
-use crate::core::effects::Timer;
+use crate::core::effects::{Effects, Timer};
+use crate::core::events::RoomEvent;
+use crate::core::servers::Servers;
 use crate::ids::{ConnId, ServerId};
 use crate::limits::{DECISION_DISK_WAIT, DECISION_RETRY, DECISIONS_KEPT_MAX, STORE_WAIT};
 use crate::model::records::Decision;
@@ -109,71 +109,71 @@ impl Decisions {
     }
 }
 
-impl Core {
+impl Servers {
     /// It has been done. Now it must be made to last.
-    pub(in crate::core) fn decide(&mut self, decision: Decision) {
+    pub fn decide(&mut self, decision: Decision, effects: &mut Effects) {
         let key = Key::of(&decision);
         match &key {
-            Key::Server(server) => self.servers.outbox.reconcile(*server),
-            Key::Token(name) => self.servers.outbox.reconcile_token(name.clone()),
+            Key::Server(server) => self.outbox.reconcile(*server),
+            Key::Token(name) => self.outbox.reconcile_token(name.clone()),
         }
-        let on_disk = self.servers.decisions.open.get(&key).is_some_and(|open| open.on_disk);
-        let place = Place::Asked { until_ms: self.effects.now.mono_ms + STORE_WAIT.as_millis() as u64 };
-        self.servers.decisions.open.insert(key, Open { decision, place, on_disk });
-        self.flush();
-        if !self.servers.outbox.available() {
-            self.decisions_are_late(|_| true);
+        let on_disk = self.decisions.open.get(&key).is_some_and(|open| open.on_disk);
+        let place = Place::Asked { until_ms: effects.now.mono_ms + STORE_WAIT.as_millis() as u64 };
+        self.decisions.open.insert(key, Open { decision, place, on_disk });
+        effects.raise(RoomEvent::WriteNow);
+        if !self.outbox.available() {
+            self.decisions_are_late(|_| true, effects);
         }
-        self.arm_decisions();
+        self.arm_decisions(effects);
     }
 
     /// What an earlier daemon had on disk: it holds as if it had been decided just now.
-    pub(in crate::core) fn decided_before(&mut self, decision: Decision) {
+    pub fn decided_before(&mut self, decision: Decision) {
         let key = Key::of(&decision);
         match &key {
-            Key::Server(server) => self.servers.outbox.reconcile(*server),
-            Key::Token(name) => self.servers.outbox.reconcile_token(name.clone()),
+            Key::Server(server) => self.outbox.reconcile(*server),
+            Key::Token(name) => self.outbox.reconcile_token(name.clone()),
         }
-        self.servers.decisions.open.insert(key, Open { decision, place: Place::Disk, on_disk: true });
+        self.decisions.open.insert(key, Open { decision, place: Place::Disk, on_disk: true });
     }
 
-    pub(in crate::core) fn wait_for_revocation(&mut self, name: String, conn: ConnId) {
-        self.servers.decisions.revokers.push((name, conn));
+    pub fn wait_for_revocation(&mut self, name: String, conn: ConnId) {
+        self.decisions.revokers.push((name, conn));
     }
 
     /// The store is away, or takes too long: those for whom `is` it is so go to the disk.
-    pub(in crate::core) fn decisions_are_late(&mut self, is: impl Fn(u64) -> bool) {
-        let until_ms = self.effects.now.mono_ms + DECISION_DISK_WAIT.as_millis() as u64;
-        for open in self.servers.decisions.open.values_mut() {
+    pub fn decisions_are_late(&mut self, is: impl Fn(u64) -> bool, effects: &mut Effects) {
+        let until_ms = effects.now.mono_ms + DECISION_DISK_WAIT.as_millis() as u64;
+        for open in self.decisions.open.values_mut() {
             if let Place::Asked { until_ms: asked_ms } = open.place
                 && is(asked_ms)
             {
                 open.place = Place::Late { until_ms };
-                self.servers.decisions.changed = true;
+                self.decisions.changed = true;
             }
         }
-        self.keep_decisions();
-        self.arm_decisions();
-        self.tell_decisions();
+        self.keep_decisions(effects);
+        self.arm_decisions(effects);
+        self.tell_decisions(effects);
     }
 
     /// The row, or the token, says what is true now.
-    pub(in crate::core) fn decision_stored(&mut self, key: &Key) {
-        let is_on_its_way = self.servers.decisions.is_on_its_way(key);
-        match self.servers.decisions.open.get_mut(key) {
+    pub fn decision_stored(&mut self, key: &Key, effects: &mut Effects) {
+        let is_on_its_way = self.decisions.is_on_its_way(key);
+        match self.decisions.open.get_mut(key) {
             None => return,
             Some(open) if open.on_disk || is_on_its_way => {
                 open.place = Place::Store;
-                self.servers.decisions.changed = true;
-                self.keep_decisions();
+                self.decisions.changed = true;
+                self.keep_decisions(effects);
             }
-            Some(_) => _ = self.servers.decisions.open.remove(key),
+            Some(_) => _ = self.decisions.open.remove(key),
         }
-        self.tell_decision(key);
+        self.tell_decision(key, effects);
     }
 
-    fn keep_decisions(&mut self) {
-        let decisions = &mut self.servers.decisions;
+    fn keep_decisions(&mut self, effects: &mut Effects) {
+        let decisions = &mut self.decisions;
         if !decisions.changed || decisions.writing.is_some() || decisions.disk_again_ms.is_some() {
             return;
         }
@@ -182,17 +182,17 @@ impl Core {
         let kept = decisions.to_keep();
         let all = kept.values().cloned().collect();
         decisions.writing = Some((decisions.version, kept));
-        self.effects.outputs.push_back(Output::KeepDecisions { version: decisions.version, decisions: all });
+        effects.outputs.push_back(Output::KeepDecisions { version: decisions.version, decisions: all });
     }
 
-    pub(in crate::core) fn decisions_kept(&mut self, version: u64, outcome: Result<(), String>) {
-        let Some((_, written)) = self.servers.decisions.writing.take_if(|(asked, _)| *asked == version) else { return };
+    pub fn decisions_kept(&mut self, version: u64, outcome: Result<(), String>, effects: &mut Effects) {
+        let Some((_, written)) = self.decisions.writing.take_if(|(asked, _)| *asked == version) else { return };
         if let Err(why) = &outcome {
             log::error!("decisions that the database does not have are not on disk either: {why}");
-            self.servers.decisions.changed = true;
-            self.servers.decisions.disk_again_ms = Some(self.effects.now.mono_ms + DECISION_RETRY.as_millis() as u64);
+            self.decisions.changed = true;
+            self.decisions.disk_again_ms = Some(effects.now.mono_ms + DECISION_RETRY.as_millis() as u64);
         }
-        for (key, open) in &mut self.servers.decisions.open {
+        for (key, open) in &mut self.decisions.open {
             let is_there = outcome.is_ok() && written.get(key) == Some(&open.decision);
             // A write that failed may have left what was there before, or have been done all the same.
             open.on_disk = written.contains_key(key) || (outcome.is_err() && open.on_disk);
@@ -204,79 +204,76 @@ impl Core {
                 }
             };
         }
-        self.keep_decisions();
-        self.arm_decisions();
-        self.tell_decisions();
+        self.keep_decisions(effects);
+        self.arm_decisions(effects);
+        self.tell_decisions(effects);
     }
 
-    pub(in crate::core) fn decisions_elapsed(&mut self) {
-        let now_ms = self.effects.now.mono_ms;
-        self.servers.decisions.disk_again_ms.take_if(|at| *at <= now_ms);
-        if self.servers.decisions.store_again_ms.take_if(|at| *at <= now_ms).is_some() {
-            self.servers.outbox.try_refused_again();
-            self.schedule_flush();
+    pub fn decisions_elapsed(&mut self, effects: &mut Effects) {
+        let now_ms = effects.now.mono_ms;
+        self.decisions.disk_again_ms.take_if(|at| *at <= now_ms);
+        if self.decisions.store_again_ms.take_if(|at| *at <= now_ms).is_some() {
+            self.outbox.try_refused_again();
+            effects.raise(RoomEvent::WriteSoon);
         }
-        for open in self.servers.decisions.open.values_mut() {
+        for open in self.decisions.open.values_mut() {
             if matches!(open.place, Place::Late { until_ms } if until_ms <= now_ms) {
                 open.place = Place::Nowhere;
             }
         }
         if self
-            .servers
             .decisions
             .open
             .values()
             .any(|open| matches!(open.place, Place::Asked { until_ms } if until_ms <= now_ms))
         {
-            self.servers.outbox.stall();
+            self.outbox.stall();
         }
-        self.decisions_are_late(|until_ms| until_ms <= now_ms);
+        self.decisions_are_late(|until_ms| until_ms <= now_ms, effects);
     }
 
     /// Before the daemon leaves: the store has not taken them.
-    pub(in crate::core) fn leave_decisions(&mut self) {
-        self.servers.decisions.disk_again_ms = None;
-        self.decisions_are_late(|_| true);
+    pub fn leave_decisions(&mut self, effects: &mut Effects) {
+        self.decisions.disk_again_ms = None;
+        self.decisions_are_late(|_| true, effects);
     }
 
     /// The store has refused to have a row, or a token, as it is: now and then it is asked again.
-    pub(in crate::core) fn store_refused(&mut self) {
-        self.servers
-            .decisions
-            .store_again_ms
-            .get_or_insert(self.effects.now.mono_ms + DECISION_RETRY.as_millis() as u64);
-        self.decisions_are_late(|_| true);
+    pub fn store_refused(&mut self, effects: &mut Effects) {
+        let again_ms = effects.now.mono_ms + DECISION_RETRY.as_millis() as u64;
+        self.decisions.store_again_ms.get_or_insert(again_ms);
+        self.decisions_are_late(|_| true, effects);
     }
 
-    fn arm_decisions(&mut self) {
-        match self.servers.decisions.next_deadline() {
-            Some(at_ms) => self.effects.deadlines.set(Timer::Decisions, at_ms),
-            None => self.effects.deadlines.cancel(Timer::Decisions),
+    fn arm_decisions(&mut self, effects: &mut Effects) {
+        match self.decisions.next_deadline() {
+            Some(at_ms) => effects.deadlines.set(Timer::Decisions, at_ms),
+            None => effects.deadlines.cancel(Timer::Decisions),
         }
     }
 
     // --- those who wait ---------------------------------------------------------------------------------------------
 
-    fn tell_decisions(&mut self) {
+    fn tell_decisions(&mut self, effects: &mut Effects) {
         let gone = |(_, open): &(&Key, &Open)| open.place == Place::Store && !open.on_disk;
-        let over = self.servers.decisions.open.iter().filter(gone).map(|(key, _)| key.clone());
-        let over: Vec<Key> = over.filter(|key| !self.servers.decisions.is_on_its_way(key)).collect();
+        let over = self.decisions.open.iter().filter(gone).map(|(key, _)| key.clone());
+        let over: Vec<Key> = over.filter(|key| !self.decisions.is_on_its_way(key)).collect();
         for key in &over {
-            self.servers.decisions.open.remove(key);
+            self.decisions.open.remove(key);
         }
-        let open: Vec<Key> = self.servers.decisions.open.keys().cloned().collect();
-        let revoked = self.servers.decisions.revokers.iter().map(|(name, _)| Key::Token(name.clone()));
+        let open: Vec<Key> = self.decisions.open.keys().cloned().collect();
+        let revoked = self.decisions.revokers.iter().map(|(name, _)| Key::Token(name.clone()));
         let all: BTreeSet<Key> = over.into_iter().chain(open).chain(revoked).collect();
         for key in all {
-            self.tell_decision(&key);
+            self.tell_decision(&key, effects);
         }
     }
 
-    fn tell_decision(&mut self, key: &Key) {
-        let place = self.servers.decisions.open.get(key).map(|open| open.place);
+    fn tell_decision(&mut self, key: &Key, effects: &mut Effects) {
+        let place = self.decisions.open.get(key).map(|open| open.place);
         match key {
             Key::Server(id) => {
-                if let Some(server) = self.servers.known.get_mut(id) {
+                if let Some(server) = self.known.get_mut(id) {
                     server.unrecorded = match place {
                         Some(Place::Disk) => Some("that it is stopped is kept on disk until the database is back"),
                         Some(Place::Nowhere) => Some(
@@ -286,15 +283,15 @@ impl Core {
                         Some(Place::Asked { .. } | Place::Store) | None => None,
                     };
                 }
-                self.tell_waiting(*id);
+                effects.raise(RoomEvent::WaitMayBeOver(*id));
             }
             Key::Token(name) => {
-                if !self.servers.decisions.is_settled(key) {
+                if !self.decisions.is_settled(key) {
                     return;
                 }
-                let of_it = self.servers.decisions.revokers.extract_if(.., |(of, _)| of == name);
+                let of_it = self.decisions.revokers.extract_if(.., |(of, _)| of == name);
                 for conn in of_it.map(|(_, conn)| conn).collect::<Vec<_>>() {
-                    self.answer(conn, Answer::TokenRevoked);
+                    effects.raise(RoomEvent::Revoked(conn));
                 }
             }
         }

@@ -6,6 +6,7 @@ use crate::api::import::Read;
 use crate::api::import::body::Candidate;
 use crate::api::response::{Answer, ImportAction, ImportedEntry};
 use crate::core::Core;
+use crate::core::projects::checks::new_row;
 use crate::core::servers::outbox::Pending;
 use crate::core::servers::server::Origin;
 use crate::ids::{ConnId, ServerId};
@@ -52,7 +53,7 @@ impl Core {
             return Ok(Some(Answer::Imported { dry_run, entries }));
         }
         self.check_room(project, &candidates, &actions)?;
-        self.check_store()?;
+        self.servers.check_store()?;
         self.store_import(conn, project, candidates, actions);
         Ok(None)
     }
@@ -76,8 +77,8 @@ impl Core {
                     Some(id) if self.is_same_server(*id, wanted, &candidate.entry) => Ok(ImportAction::Unchanged),
                     Some(_) => Ok(ImportAction::Taken),
                     None => {
-                        self.check_ceilings(who, None, wanted)?;
-                        self.check_place(wanted)?;
+                        self.settings.check_ceilings(who, None, wanted)?;
+                        self.settings.check_place(wanted)?;
                         candidate.missing.clone().map_or(Ok(ImportAction::Create), Err)
                     }
                 }
@@ -87,7 +88,7 @@ impl Core {
                 let known = self.projects.names.get(&(project.clone(), wanted.name.clone()));
                 let row = known.and_then(|id| self.projects.rows.get(id));
                 if known.is_none() {
-                    self.check_row_ceiling(who, None, wanted)?;
+                    self.settings.check_row_ceiling(who, None, wanted)?;
                 }
                 Ok(match (known, row) {
                     (None, _) => ImportAction::Create,
@@ -126,7 +127,7 @@ impl Core {
         let mut taken: Vec<&PortMapping> = Vec::new();
         for (candidate, action) in candidates.iter().zip(actions) {
             let (Read::Hosted(wanted), ImportAction::Create) = (&candidate.read, action) else { continue };
-            self.check_ports(wanted, who, None).map_err(|fault| of_entry(&candidate.entry, fault))?;
+            self.servers.check_ports(wanted, who, None).map_err(|fault| of_entry(&candidate.entry, fault))?;
             if let Some(port) = wanted.ports.iter().find(|port| taken.iter().any(|other| other.collides_with(port))) {
                 let message = format!("port {} of this host is wanted by another entry too", port.host);
                 return Err(of_entry(&candidate.entry, Fault::new(Code::PortTaken, message)));
@@ -149,7 +150,7 @@ impl Core {
             return Err(Fault::new(Code::Unavailable, message));
         }
         match project {
-            Some(project) => self.check_row_count(project, new().count() - hosted),
+            Some(project) => self.projects.check_row_count(project, new().count() - hosted),
             None => Ok(()),
         }
     }
@@ -170,7 +171,7 @@ impl Core {
                     imported.servers.push((id, Arc::from(definition)));
                 }
                 (ImportAction::Create, Read::External(spec), Some(project)) => {
-                    let row = self.new_row(project, None, *spec);
+                    let row = new_row(project, None, *spec, &mut self.effects);
                     self.projects.names.insert((project.clone(), row.spec.name.clone()), row.id);
                     imported.rows.push(row);
                 }

@@ -2,18 +2,28 @@
 
 pub mod call_records;
 pub mod changes;
+pub mod checks;
 pub mod decisions;
 pub mod imports;
+pub mod logs;
+pub mod metrics;
 pub mod outbox;
+pub mod progress;
 pub mod rows;
 pub mod server;
 pub mod tokens;
 
 use crate::api::auth::Tokens;
+use crate::core::Settings;
+use crate::core::contract::Output;
+use crate::core::effects::{Effects, Timer};
 use crate::core::servers::decisions::Decisions;
-use crate::core::servers::outbox::Outbox;
+use crate::core::servers::outbox::{Outbox, Pending};
 use crate::core::servers::server::{Origin, Server};
-use crate::ids::{IdMap, ServerId};
+use crate::ids::{IdMap, ServerId, StoreSeq};
+use crate::limits::RECORDS_CLEAN_PAUSE;
+use crate::model::principal::Principal;
+use crate::model::records::StoreOp;
 use std::collections::BTreeMap;
 
 pub(in crate::core) struct Servers {
@@ -33,6 +43,37 @@ impl Servers {
     /// Those that are hosted here; rows of projects are not among them.
     pub fn registered(&self) -> impl Iterator<Item = &Server> {
         self.known.values().filter(|server| server.origin == Origin::Registered)
+    }
+
+    /// By name: those that this caller may see, but for those that go.
+    pub fn seen_by(&self, who: &Principal) -> Vec<&Server> {
+        let seen = |server: &&Server| server.removing.is_none() && who.may_see(&server.definition);
+        let mut found: Vec<&Server> = self.registered().filter(seen).collect();
+        found.sort_by(|a, b| a.definition.name.cmp(&b.definition.name));
+        found
+    }
+
+    /// May anything be written now?
+    pub fn is_storing(&self) -> bool {
+        self.outbox.available() && self.loaded
+    }
+
+    /// Asks the store for something, and remembers what for.
+    pub fn issue(&mut self, pending: Pending, op: StoreOp, effects: &mut Effects) -> StoreSeq {
+        let seq = self.outbox.issue(pending);
+        effects.outputs.push_back(Output::Store { seq, op });
+        seq
+    }
+
+    /// Records of calls that are older than they are kept go, now and from time to time.
+    pub fn clean_records(&mut self, settings: &Settings, effects: &mut Effects) {
+        let again_ms = effects.now.mono_ms + RECORDS_CLEAN_PAUSE.as_millis() as u64;
+        effects.deadlines.set(Timer::OldRecords, again_ms);
+        if self.outbox.available() && settings.records_keep_days > 0 {
+            let kept_ms = u64::from(settings.records_keep_days) * 24 * 60 * 60 * 1000;
+            let unix_ms = effects.now.unix_ms.saturating_sub(kept_ms);
+            self.issue(Pending::OldRecords, StoreOp::DeleteCallsBefore { unix_ms }, effects);
+        }
     }
 
     pub fn is_registered(&self, id: ServerId) -> bool {

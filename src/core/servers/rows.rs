@@ -31,10 +31,10 @@ impl Core {
             }
         }
         self.ensure_admin_token();
-        self.tokens_elapsed();
+        self.servers.tokens_elapsed(&mut self.effects);
         self.load_servers(snapshot.servers, snapshot.unfit, snapshot.volume_removals, &decisions);
         for decision in decisions {
-            self.decided_before(decision);
+            self.servers.decided_before(decision);
         }
         self.load_projects(snapshot.externals, snapshot.secrets);
     }
@@ -154,7 +154,7 @@ impl Core {
         order.sort();
         for (place, (_, id)) in order.iter().enumerate() {
             let definition = Arc::clone(&self.servers.known[id].definition);
-            let mut checked = self.check_place(&definition);
+            let mut checked = self.settings.check_place(&definition);
             for (index, port) in definition.ports.iter().enumerate() {
                 let older = order[..place].iter().map(|(_, older)| &self.servers.known[older]);
                 let mut older = older.filter(|server| server.refused.is_none());
@@ -178,8 +178,8 @@ impl Core {
         let fit = stored::check(&server.definition).ok().filter(|definition| {
             !server.is_nameless()
                 && server.sealed_environment().is_none()
-                && self.check_place(definition).is_ok()
-                && self.check_ports(definition, &Principal::anonymous(), Some(id)).is_ok()
+                && self.settings.check_place(definition).is_ok()
+                && self.servers.check_ports(definition, &Principal::anonymous(), Some(id)).is_ok()
         });
         let Some(definition) = fit else { return Err(why) };
         let server = self.servers.known.get_mut(&id).expect("just seen");

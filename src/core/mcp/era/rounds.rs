@@ -89,7 +89,9 @@ impl Core {
         if wanted.requests.keys().any(|key| key.len() > URI_MAX) {
             return Err(format!("the server asks for input under a key of more than {URI_MAX} bytes"));
         }
-        if self.shares.room(&Owner::Principal(Arc::clone(&forwarded.owner)), Resource::Memory) < rounds.kept_bytes() {
+        if self.effects.shares.room(&Owner::Principal(Arc::clone(&forwarded.owner)), Resource::Memory)
+            < rounds.kept_bytes()
+        {
             return Err(TOO_LARGE.to_string());
         }
         let (session, peer) = (forwarded.session, forwarded.peer);
@@ -134,7 +136,7 @@ impl Core {
         let owner = Owner::Principal(Arc::clone(&forwarded.owner));
         let Some(rounds) = forwarded.rounds.as_mut() else { return };
         match reply {
-            Reply::Result(raw) if self.shares.take(&owner, Resource::Memory, raw.get().len()).is_ok() => {
+            Reply::Result(raw) if self.effects.shares.take(&owner, Resource::Memory, raw.get().len()).is_ok() => {
                 rounds.answers.insert(key.to_string(), Some((*raw).kept()));
                 if rounds.answers.values().all(Option::is_some) {
                     self.next_round(round);

@@ -20,14 +20,14 @@ use crate::ids::{CallId, ConnId, PeerId, PostId, ServerId};
 use crate::limits::{LISTENERS_MAX, LISTENERS_PER_OWNER, STREAM_AFTER};
 use crate::model::external::ProjectId;
 use crate::model::fault::{Code, Fault, Outcome};
-use crate::model::principal::{Limits, Principal};
+use crate::model::principal::Principal;
 use crate::model::protocol::{Level, STATELESS};
 use crate::model::tally::MethodClass;
 use crate::shares::{Owner, Resource};
 use crate::wire::json::{Json, JsonBuf};
 use crate::wire::jsonrpc;
 use serde_json::json;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const HEADER_MISMATCH: i64 = -32020;
@@ -139,7 +139,7 @@ impl Core {
         let full = known.held.len() >= known.definition.queue_max as usize;
         let bytes = request.params.get().len();
         let owners = [Owner::Server(server), Owner::Principal(Arc::clone(&request.owner))];
-        if full || self.shares.take_for(&owners, Resource::Memory, bytes).is_err() {
+        if full || self.effects.shares.take_for(&owners, Resource::Memory, bytes).is_err() {
             let fault = Fault::new(Code::QueueFull, format!("{}: too many calls wait", known.definition.name));
             return self.finish(post, None, 200, fault_message(request.id.get(), &fault));
         }
@@ -151,7 +151,7 @@ impl Core {
         let held = self.servers.known.get_mut(&server).map(|known| std::mem::take(&mut known.held)).unwrap_or_default();
         for Held { request, .. } in &held {
             let owners = [Owner::Server(server), Owner::Principal(Arc::clone(&request.owner))];
-            self.shares.give_back_for(&owners, Resource::Memory, request.params.get().len());
+            self.effects.shares.give_back_for(&owners, Resource::Memory, request.params.get().len());
         }
         held
     }
@@ -344,7 +344,7 @@ impl Core {
         if let Err(fault) = self.check_subscribed(&who.name, filter.uris.iter().map(String::len).sum()) {
             return self.refuse_message(conn, Some(request.id), &fault);
         }
-        let uris = self.located(&target, &who.limits, &mut filter.uris);
+        let uris = self.offers().located(&target, &who.limits, &mut filter.uris);
         let post = self.open_post(Some(conn), None, true, 1);
         self.open_stream(post);
         let ack = filter.acknowledged(id);
@@ -368,18 +368,6 @@ impl Core {
         for (server, new) in new {
             self.listened(server, &new);
         }
-    }
-
-    /// Which main peer has each of the resources that a client wants to hear of; those that none has are taken out.
-    fn located(&self, at: &McpEndpoint, sees: &Limits, uris: &mut BTreeSet<String>) -> BTreeSet<(PeerId, String)> {
-        if let Some(server) = at.server() {
-            let main = self.servers.known[&server].main;
-            return uris.iter().map(|uri| (main, uri.clone())).collect();
-        }
-        let mut found = BTreeSet::new();
-        let mut add = |(server, own)| found.insert((self.servers.known[&server].main, own));
-        uris.retain(|uri| self.resource_at(uri, at, sees).map(&mut add).is_ok());
-        found
     }
 
     /// Somebody listens to a server, and to these of its resources as the first.

@@ -3,67 +3,74 @@
 
 use crate::api::response::Answer;
 use crate::api::tool_error::is_error;
-use crate::core::Core;
+use crate::core::Settings;
+use crate::core::contract::Now;
+use crate::core::mcp::Mcp;
+use crate::core::peers::Peers;
 use crate::core::peers::calls::{Call, Caller};
+use crate::core::peers::peer::Peer;
+use crate::core::projects::Projects;
+use crate::core::servers::Servers;
 use crate::core::servers::server::Server;
-use crate::ids::{InstanceId, PeerId, ServerId};
+use crate::ids::ServerId;
 use crate::limits::SAMPLES_KEPT;
 use crate::model::fault::{Code, Fault};
 use crate::model::metrics::{DaemonMetrics, Metrics, ServerMetrics};
 use crate::model::principal::Principal;
-use crate::model::status::Usage;
+use crate::model::status::{Status, Usage};
 use crate::model::tally::{CallOutcome, MethodClass, Sample};
 use crate::wire::jsonrpc::Reply;
 
-impl Core {
+impl Servers {
     /// A call of a client has ended. The daemon's own are nobody's.
-    pub(in crate::core) fn count_call(&mut self, call: &Call, outcome: CallOutcome) {
-        let took_ms = self.effects.now.mono_ms.saturating_sub(call.began_ms);
+    pub fn count_call(&mut self, call: &Call, outcome: CallOutcome, now_ms: u64) {
+        let took_ms = now_ms.saturating_sub(call.began_ms);
         self.count(call.server, call.caller, (call.method, outcome), took_ms);
     }
 
-    /// A call was refused before it was one.
-    pub(in crate::core) fn count_refused(&mut self, peer: PeerId, caller: Caller, method: MethodClass) {
-        if let Some(peer) = self.peers.known.get(&peer) {
-            self.count(peer.server, caller, (method, CallOutcome::Refused), 0);
-        }
-    }
-
-    fn count(&mut self, server: ServerId, caller: Caller, (method, outcome): (MethodClass, CallOutcome), took_ms: u64) {
+    pub fn count(
+        &mut self,
+        server: ServerId,
+        caller: Caller,
+        (method, outcome): (MethodClass, CallOutcome),
+        took_ms: u64,
+    ) {
         match caller {
             Caller::Client(_) | Caller::Tool(_) | Caller::Mcp => {}
             Caller::Own | Caller::Handshake | Caller::List(_) => return,
         }
-        if let Some(server) = self.servers.known.get_mut(&server) {
+        if let Some(server) = self.known.get_mut(&server) {
             server.tally.ended(method, outcome, took_ms);
         }
     }
 
-    /// The next sample of each server whose main instance was looked at.
-    pub(in crate::core) fn measured(&mut self, looks: &[(InstanceId, Usage)]) {
-        for (instance, usage) in looks {
-            self.install_measured(*instance, usage);
-            let Some(id) = self.server_of(*instance) else { continue };
-            let is_main =
-                self.hosting.instances.get(instance) == self.servers.known.get(&id).map(|server| &server.main);
-            let Some(server) = self.servers.known.get_mut(&id).filter(|_| is_main) else { continue };
-            if server.samples.len() == SAMPLES_KEPT {
-                server.samples.pop_front();
-            }
-            server.samples.push_back(Sample {
-                at_unix_ms: self.effects.now.unix_ms,
-                cpu_percent: usage.cpu_percent,
-                memory_bytes: usage.memory_bytes,
-                lately: std::mem::take(&mut server.tally.lately),
-            });
+    /// The next sample of a server, whose instance was looked at. Only that of the main peer counts.
+    pub fn sampled(&mut self, peer: &Peer, usage: &Usage, now: Now) {
+        let Some(server) = self.known.get_mut(&peer.server).filter(|server| server.main == peer.id) else { return };
+        if server.samples.len() == SAMPLES_KEPT {
+            server.samples.pop_front();
         }
+        server.samples.push_back(Sample {
+            at_unix_ms: now.unix_ms,
+            cpu_percent: usage.cpu_percent,
+            memory_bytes: usage.memory_bytes,
+            lately: std::mem::take(&mut server.tally.lately),
+        });
     }
+}
 
-    pub(in crate::core) fn metrics(&self, who: &Principal) -> Answer {
-        let seen = |server: &&Server| server.removing.is_none() && who.may_see(&server.definition);
-        let mut servers: Vec<ServerMetrics> =
-            self.servers.registered().filter(seen).map(|server| self.metrics_of(server)).collect();
-        servers.sort_by(|a, b| a.name.cmp(&b.name));
+/// What is looked at for whoever runs the daemon.
+pub(in crate::core) struct Metered<'a> {
+    pub servers: &'a Servers,
+    pub peers: &'a Peers,
+    pub mcp: &'a Mcp,
+    pub projects: &'a Projects,
+    pub settings: &'a Settings,
+}
+
+impl Metered<'_> {
+    pub fn metrics(&self, who: &Principal) -> Answer {
+        let servers = self.servers.seen_by(who).into_iter().map(|server| self.metrics_of(server)).collect();
         let daemon = (!who.is_limited()).then(|| DaemonMetrics {
             sessions: self.mcp.sessions.len(),
             calls: self.peers.calls.len(),
@@ -91,6 +98,17 @@ impl Core {
             usage: None,
             memory_limit_bytes: server.definition.resource_limits.memory_bytes,
         }
+    }
+
+    /// How the daemon is, in one line.
+    pub fn status_line(&self) -> String {
+        let main = || self.servers.registered().map(|server| &self.peers.known[&server.main]);
+        let count = |wanted: Status| main().filter(|peer| peer.life.status() == wanted).count();
+        let (all, ready, calls) = (self.servers.registered().count(), count(Status::Ready), self.peers.calls.len());
+        let unwell =
+            [Status::Unresponsive, Status::Backoff, Status::Failed].map(|status| (count(status), status.wire()));
+        let unwell = unwell.iter().filter(|(n, _)| *n > 0).map(|(n, status)| format!(", {n} {status}"));
+        format!("{all} servers, {ready} ready{}; {calls} calls under way", unwell.collect::<String>())
     }
 }
 
