@@ -24,6 +24,7 @@ use crate::sealing::KeyPlace;
 use crate::store::conninfo::Conninfo;
 use crate::wire::http::url::Url;
 use source::{Found, NetworkTable, ProviderTable, Sources, nearest};
+use crate::wire::forwarded::TrustedProxies;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -41,6 +42,8 @@ pub struct Config {
     pub public_url: Option<Url>,
     /// None: tokens are our own alone.
     pub auth_server: Option<AuthServer>,
+    /// What these say of whom they speak for is believed.
+    pub trusted_proxies: TrustedProxies,
     /// Connections of one address that has shown no token; none: as many as usual.
     pub peer_connections_max: Option<usize>,
     /// How much those who are limited may give a server.
@@ -228,6 +231,7 @@ impl Config {
             rate_limit: doors::rate_limit(&sources)?,
             socket_group: socket_group(&sources)?,
             secret_key: doors::secret_key(&sources, around, &data_dir)?,
+            trusted_proxies: doors::trusted_proxies(&sources)?,
             data_dir,
             database_url: database_url(&sources)?,
             standby: flag(&sources, "standby")?,

@@ -151,6 +151,7 @@ pub const OAUTH_VALUES_MAX: usize = 256;
 /// Clocks of two machines differ by less.
 pub const OAUTH_LEEWAY: Duration = Duration::from_secs(60);
 pub const OAUTH_RULES_MAX: usize = 1024;
+pub const TRUSTED_PROXIES_MAX: usize = 64;
 /// Tokens that were found good and need not be verified again.
 pub const OAUTH_TOKENS_KEPT: usize = 4 * KIB;
 /// Keys of one issuer, and those that are tried for a token that names none.

@@ -7,6 +7,7 @@
 
 use crate::ids::ServerId;
 use crate::limits;
+use crate::model::ranges::Net;
 use ::core::net::{IpAddr, Ipv6Addr};
 use std::collections::HashMap;
 use std::fmt;
@@ -166,13 +167,20 @@ type Amounts = [usize; Resource::ALL.len()];
 pub struct Shares {
     caps: [Caps; Resource::ALL.len()],
     taken: Amounts,
+    /// Addresses that speak for many: each may have what one token may.
+    proxies: Vec<Net>,
     /// Only those who have something.
     owners: HashMap<Owner, Amounts>,
 }
 
 impl Default for Shares {
     fn default() -> Shares {
-        Shares { caps: Resource::ALL.map(Resource::caps), taken: Amounts::default(), owners: HashMap::new() }
+        Shares {
+            caps: Resource::ALL.map(Resource::caps),
+            taken: Amounts::default(),
+            proxies: Vec::new(),
+            owners: HashMap::new(),
+        }
     }
 }
 
@@ -188,6 +196,25 @@ impl Shares {
         caps.address = most.min(caps.whole);
     }
 
+    /// Behind each of these addresses there are many, whom only they can tell apart.
+    pub fn speak_for_many(&mut self, proxies: Vec<Net>) {
+        self.proxies = proxies;
+    }
+
+    fn cap(&self, owner: &Owner, what: Resource) -> usize {
+        let caps = self.caps[what as usize];
+        let is_proxy = |address: &IpAddr| {
+            let is_it = |net: &Net| net.contains(*address) || Owner::at(net.address) == *owner;
+            self.proxies.iter().any(is_it)
+        };
+        match owner {
+            Owner::Address(address) if !self.proxies.is_empty() && is_proxy(address) => {
+                caps.principal.max(caps.address)
+            }
+            Owner::Principal(_) | Owner::Server(_) | Owner::Address(_) | Owner::User(_) => caps.of(owner),
+        }
+    }
+
     /// So much more for this owner, or nothing.
     pub fn take(&mut self, owner: &Owner, what: Resource, amount: usize) -> Result<(), Short> {
         self.take_for(std::slice::from_ref(owner), what, amount).map_err(|(_, short)| short)
@@ -197,7 +224,7 @@ impl Shares {
     pub fn take_for(&mut self, owners: &[Owner], what: Resource, amount: usize) -> Result<(), (usize, Short)> {
         let caps = self.caps[what as usize];
         for (at, owner) in owners.iter().enumerate() {
-            if self.of(owner, what).saturating_add(amount) > caps.of(owner) {
+            if self.of(owner, what).saturating_add(amount) > self.cap(owner, what) {
                 return Err((at, Short::Owner));
             }
         }
@@ -212,7 +239,7 @@ impl Shares {
     /// What this owner may still take.
     pub fn room(&self, owner: &Owner, what: Resource) -> usize {
         let caps = self.caps[what as usize];
-        let own = caps.of(owner).saturating_sub(self.of(owner, what));
+        let own = self.cap(owner, what).saturating_sub(self.of(owner, what));
         own.min(caps.whole.saturating_sub(self.taken(what)))
     }
 

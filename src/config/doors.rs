@@ -8,11 +8,13 @@ use crate::api::definition::fields::server_name;
 use crate::api::definition::quantity;
 use crate::limits::{
     AUDIT_BYTES_DEFAULT, AUDIT_BYTES_MIN, CERTIFICATE_RULES_MAX, CONNECTIONS_MAX, NAME_MAX, TOKEN_SERVERS_MAX,
-    UNIX_PATH_MAX,
+    TRUSTED_PROXIES_MAX, UNIX_PATH_MAX,
 };
 use crate::model::principal::Scopes;
+use crate::model::ranges::Net;
 use crate::model::rate::RateLimit;
 use crate::sealing::KeyPlace;
+use crate::wire::forwarded::TrustedProxies;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -320,6 +322,28 @@ pub(super) fn peer_connections_max(sources: &Sources) -> Result<Option<usize>, C
             Err(ConfigError::invalid(at, "peer_connections_max", format!("is `{value}`"), remedy))
         }
     }
+}
+
+/// Loopback too: a proxy on this machine is the usual one.
+pub(super) fn trusted_proxies(sources: &Sources) -> Result<TrustedProxies, ConfigError> {
+    let Some(Found { value, at }) = sources.list("trusted_proxies")? else { return Ok(TrustedProxies::default()) };
+    let invalid = |problem: String| {
+        let remedy =
+            "write the addresses of your proxies, such as `127.0.0.1` or `10.20.0.0/16`, and no more than those";
+        Err(ConfigError::invalid(at.clone(), "trusted_proxies", problem, remedy))
+    };
+    if value.len() > TRUSTED_PROXIES_MAX {
+        return invalid(format!("has more than {TRUSTED_PROXIES_MAX} ranges"));
+    }
+    let mut nets = Vec::new();
+    for item in &value {
+        match Net::parse(item) {
+            // Everybody would be believed.
+            Some(Net { prefix: 0, .. }) | None => return invalid(format!("holds `{item}`")),
+            Some(net) => nets.push(net),
+        }
+    }
+    Ok(TrustedProxies(nets))
 }
 
 // --- rates ----------------------------------------------------------------------------------------------------------

@@ -39,6 +39,7 @@ const KEYS: &[Key] = &[
     key("tls_client_auth"),
     key("insecure_http"),
     key("public_url"),
+    key("trusted_proxies"),
     key("peer_connections_max"),
     key("secret_key_file"),
     key("audit_calls"),

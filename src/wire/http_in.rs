@@ -115,6 +115,15 @@ impl<'a> Request<'a> {
         })
     }
 
+    /// As a proxy has passed it on that is believed: under the host that its client has named.
+    pub fn forwarded(mut self) -> Request<'a> {
+        let host = self.header("x-forwarded-host").filter(|host| target::is_host(host));
+        if let Some(host) = host.and_then(|host| std::str::from_utf8(host).ok()) {
+            self.host = host;
+        }
+        self
+    }
+
     /// The authority of an absolute target, else `Host`; empty only from HTTP/1.0.
     pub fn host(&self) -> &'a str {
         self.host

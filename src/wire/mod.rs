@@ -8,6 +8,7 @@ pub mod answer;
 pub mod backlog;
 mod chunked;
 mod fields;
+pub mod forwarded;
 pub mod http;
 pub mod http_in;
 pub mod http_out;

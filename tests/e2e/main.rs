@@ -17,6 +17,7 @@ mod crash;
 mod environment;
 mod escape;
 mod fence;
+mod forwarded;
 mod guide;
 mod health;
 mod host_view;

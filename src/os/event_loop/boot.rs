@@ -219,9 +219,15 @@ fn prepare(config: &Config, file: Option<PathBuf>, filter: &'static LogFilter) -
         signals,
         alarm,
         listeners,
-        clients: Clients::new(descriptors, audit, Rates::new(config.rate_limit), auth_server),
+        clients: Clients::new(
+            descriptors,
+            audit,
+            Rates::new(config.rate_limit),
+            auth_server,
+            config.trusted_proxies.clone(),
+        ),
         lookups,
-        shares: shares_of_this_host(descriptors, config.peer_connections_max),
+        shares: shares_of_this_host(descriptors, config),
         probes,
         children,
         instances,
@@ -310,10 +316,11 @@ fn admin_token(dir: &Path, seed: &[u8; 32]) -> Result<[u8; 32], String> {
 }
 
 /// As `limits.rs` plans it, and less where the kernel lets this process have fewer descriptors.
-fn shares_of_this_host(descriptors: Descriptors, peer_connections_max: Option<usize>) -> Shares {
+fn shares_of_this_host(descriptors: Descriptors, config: &Config) -> Shares {
     let mut shares = Shares::default();
     shares.narrow(Resource::Connections, descriptors.for_clients());
-    if let Some(most) = peer_connections_max {
+    shares.speak_for_many(config.trusted_proxies.0.clone());
+    if let Some(most) = config.peer_connections_max {
         shares.cap_address(Resource::Connections, most);
     }
     // Two descriptors each, and no more than half of all.

@@ -63,6 +63,7 @@ fn needs_restart(old: &Config, fresh: &Config) -> Vec<&'static str> {
         ("listen", old.listen != fresh.listen),
         ("tls_cert", old.tls.is_some() != fresh.tls.is_some()),
         ("public_url", old.public_url != fresh.public_url),
+        ("trusted_proxies", old.trusted_proxies != fresh.trusted_proxies),
         ("oauth", old.auth_server != fresh.auth_server),
         ("peer_connections_max", old.peer_connections_max != fresh.peer_connections_max),
         ("ceilings", old.ceilings != fresh.ceilings),

@@ -16,12 +16,14 @@ use crate::os::net::tls::TlsSocket;
 use crate::os::net::unix_socket;
 use crate::shares::{Shares, Short};
 use crate::wire::backlog::Backlog;
-use crate::wire::http_in::{Parser, RequestPhase, Step};
+use crate::wire::forwarded::TrustedProxies;
+use crate::wire::http_in::{Parser, Request, RequestPhase, Step};
 use mio::net::{TcpStream, UnixStream};
 use nix::sys::socket::{MsgFlags, recv};
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
-use std::net::Shutdown;
+use std::net::{IpAddr, Shutdown};
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 pub enum Socket {
@@ -82,6 +84,16 @@ impl Socket {
                 None => "unix".to_string(),
             },
         }
+    }
+
+    /// None of a unix socket, or of one that is broken already.
+    fn peer_ip(&self) -> Option<IpAddr> {
+        let socket = match self {
+            Socket::Tcp(socket) => socket,
+            Socket::Tls(socket) => socket.socket(),
+            Socket::Unix(_) => return None,
+        };
+        socket.peer_addr().ok().map(|at| at.ip())
     }
 
     /// No more will be written. `WouldBlock`: the last word is still on its way, and this is to be called again.
@@ -176,10 +188,33 @@ pub enum Doing {
     Closed,
 }
 
+/// What a proxy has said of the client of its last request.
+pub struct Via {
+    proxies: Arc<TrustedProxies>,
+    client: Option<IpAddr>,
+}
+
+impl Via {
+    /// None: the other end is no proxy that is configured.
+    pub fn of(socket: &Socket, proxies: &Arc<TrustedProxies>) -> Option<Via> {
+        let is_one = socket.peer_ip().is_some_and(|address| proxies.has(address));
+        is_one.then(|| Via { proxies: Arc::clone(proxies), client: None })
+    }
+
+    /// The request as its client has made it.
+    pub fn hear<'r>(via: &mut Option<Via>, request: Request<'r>) -> Request<'r> {
+        let Some(via) = via else { return request };
+        via.client = via.proxies.client(&request);
+        request.forwarded()
+    }
+}
+
 pub struct Client {
     pub id: ConnId,
     pub socket: Socket,
     pub peer: Peer,
+    /// The other end is a proxy that is believed.
+    pub via: Option<Via>,
     pub shown: Shown,
     pub parser: Parser,
     pub holding: Holding,
@@ -230,6 +265,7 @@ impl Client {
             id,
             socket,
             peer,
+            via: None,
             shown: Shown::default(),
             parser: Parser::default(),
             holding,
@@ -403,6 +439,14 @@ impl Client {
     }
 
     /// A whole one, which the core has not taken.
+    /// Where the client is, for the audit log.
+    pub fn source(&self) -> String {
+        match self.via.as_ref().and_then(|via| via.client) {
+            Some(client) => format!("{client} via {}", self.socket.peer()),
+            None => self.socket.peer(),
+        }
+    }
+
     pub fn has_request(&self) -> bool {
         self.parser.phase() == RequestPhase::Complete
     }

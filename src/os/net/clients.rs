@@ -21,7 +21,7 @@ use crate::os::event_loop::boot::NewConnection;
 use crate::os::event_loop::lookups::{Question, Wants};
 use crate::os::event_loop::token::EventSource;
 use crate::os::logs::audit::Audit;
-use crate::os::net::client::{Client, Doing, ReadOutcome};
+use crate::os::net::client::{Client, Doing, ReadOutcome, Via};
 use crate::os::net::clients::imports::Imports;
 use crate::os::net::clients::requests::{admissible, look_at_bearer, note_denied};
 use crate::os::net::descriptors::Descriptors;
@@ -31,6 +31,7 @@ use crate::os::net::proxy::Handed;
 use crate::os::net::rates::Rates;
 use crate::os::net::refusals::{self, overloaded};
 use crate::shares::{Owner, Resource, Shares, Short};
+use crate::wire::forwarded::TrustedProxies;
 use crate::wire::http_in::{Parser, RequestPhase, Step};
 use crate::wire::http_out::{self, Framing, Response};
 use crate::wire::times::DateLine;
@@ -39,6 +40,7 @@ use mio::{Interest, Registry};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::io::{self, Write};
+use std::sync::Arc;
 
 /// What the disk has said to a request, or what its document is.
 pub enum LookedUp {
@@ -59,6 +61,7 @@ pub struct Clients {
     rates: Rates,
     /// None: tokens are our own alone.
     auth_server: Option<AuthServer>,
+    proxies: Arc<TrustedProxies>,
     strangers: Strangers,
     scratch: Vec<u8>,
     /// Those with something to write, or to end, before the loop sleeps.
@@ -75,8 +78,15 @@ pub struct Clients {
 }
 
 impl Clients {
-    pub fn new(descriptors: Descriptors, audit: Audit, rates: Rates, auth_server: Option<AuthServer>) -> Clients {
+    pub fn new(
+        descriptors: Descriptors,
+        audit: Audit,
+        rates: Rates,
+        auth_server: Option<AuthServer>,
+        proxies: TrustedProxies,
+    ) -> Clients {
         Clients {
+            proxies: Arc::new(proxies),
             audit,
             rates,
             auth_server,
@@ -161,7 +171,9 @@ impl Clients {
             self.strangers.came(&owner, id, is_still);
         }
         let holding = Holding::new(owner, usize::from(counted));
+        let via = Via::of(&socket, &self.proxies);
         let mut client = Client::new(id, socket, peer, holding, now.mono_ms);
+        client.via = via;
         if !counted {
             let head_only = client.socket.begins_with_head();
             http_out::write_busy(client.out.tail(), self.date.at(now.unix_ms), head_only);
@@ -287,10 +299,11 @@ impl Clients {
 
     /// The refusal of a request of which only the head was looked at.
     fn refuse_head(&mut self, id: ConnId, response: Response, shares: &mut Shares, now: Now) {
-        if let Some(client) = self.map.get(&id)
+        if let Some(client) = self.map.get_mut(&id)
             && let Some(head) = client.parser.head()
         {
-            note_denied(&mut self.audit, (&client.socket, client.shown.who()), &head, response.status, now);
+            let head = Via::hear(&mut client.via, head);
+            note_denied(&mut self.audit, client, &head, response.status, now);
         }
         self.refuse(id, response, shares, now);
     }

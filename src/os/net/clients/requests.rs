@@ -10,10 +10,9 @@ use crate::ids::ConnId;
 use crate::limits::{BUFFER_KEPT_MAX, LOOK_UP_WAIT, OAUTH_KEYS_WAIT};
 use crate::model::definition::Definition;
 use crate::model::fault::{Code, Fault, Outcome};
-use crate::model::principal::Principal;
 use crate::os::event_loop::lookups::{Question, Wants};
 use crate::os::logs::audit::Audit;
-use crate::os::net::client::{Client, Doing, Socket};
+use crate::os::net::client::{Client, Doing, Via};
 use crate::os::net::oauth::{AuthServer, Look};
 use crate::os::net::proxy;
 use crate::os::net::refusals::{self, crowded_out, overloaded, too_often, unwritable};
@@ -51,7 +50,7 @@ impl Clients {
         }
         client.doing = Doing::Waiting;
         client.deadline_ms = None;
-        let request = client.parser.request();
+        let request = Via::hear(&mut client.via, client.parser.request());
         (client.keep_alive, client.http10) = (request.keep_alive && core.is_accepting(), request.http10);
         client.head_only = request.method == Method::Head;
         match proxy::aim(&request, &client.peer, &mut client.shown, core) {
@@ -66,8 +65,7 @@ impl Clients {
                 return;
             }
             Err(response) => {
-                let of = (&client.socket, client.shown.who());
-                note_denied(&mut self.audit, of, &request, response.status, now);
+                note_denied(&mut self.audit, client, &request, response.status, now);
                 return self.respond(id, response, shares, now);
             }
         }
@@ -134,7 +132,7 @@ impl Clients {
             },
             Err(fault) => rest::refuse(&fault),
         };
-        note_denied(&mut self.audit, (&client.socket, client.shown.who()), &request, response.status, now);
+        note_denied(&mut self.audit, client, &request, response.status, now);
         // Of one that was let in when it was read for the first time.
         self.note(id, AuditOutcome::Failed, now);
         self.respond(id, response, shares, now);
@@ -163,7 +161,7 @@ impl Clients {
     /// The lines that waited for this outcome.
     pub(super) fn note(&mut self, id: ConnId, outcome: AuditOutcome, now: Now) {
         let Some(client) = self.map.get_mut(&id).filter(|client| !client.drafts.is_empty()) else { return };
-        let source = client.socket.peer();
+        let source = client.source();
         for draft in std::mem::take(&mut client.drafts) {
             self.audit.write(draft.line(outcome, source.clone(), now.unix_ms));
         }
@@ -221,18 +219,12 @@ impl Next {
 }
 
 /// Somebody was not let in: by a 401 or a 403.
-pub(super) fn note_denied(
-    audit: &mut Audit,
-    (socket, shown): (&Socket, Option<&Principal>),
-    request: &Request<'_>,
-    status: u16,
-    now: Now,
-) {
+pub(super) fn note_denied(audit: &mut Audit, client: &Client, request: &Request<'_>, status: u16, now: Now) {
     if matches!(status, 401 | 403) {
         let method = format!("{:?}", request.method).to_ascii_uppercase();
         // Whoever was not let in is not whom an earlier request of the connection has shown.
-        let draft = Draft::denied(shown.filter(|_| status == 403), &method, &request.path, status);
-        audit.write(draft.line(AuditOutcome::Denied, socket.peer(), now.unix_ms));
+        let draft = Draft::denied(client.shown.who().filter(|_| status == 403), &method, &request.path, status);
+        audit.write(draft.line(AuditOutcome::Denied, client.source(), now.unix_ms));
     }
 }
 
