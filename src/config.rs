@@ -4,6 +4,7 @@
 
 mod ceilings;
 mod doors;
+mod images;
 mod oauth;
 mod source;
 
@@ -20,11 +21,12 @@ use crate::model::rate::RateLimit;
 use crate::sandbox::container::plan::RuntimeKind;
 use crate::sandbox::container::within::normal_path;
 use crate::sandbox::image::registry::Registries;
+use crate::sandbox::image::registry::trust::{Allowed, Trust};
 use crate::sealing::KeyPlace;
 use crate::store::conninfo::Conninfo;
+use crate::wire::forwarded::TrustedProxies;
 use crate::wire::http::url::Url;
 use source::{Found, NetworkTable, ProviderTable, Sources, nearest};
-use crate::wire::forwarded::TrustedProxies;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -40,10 +42,10 @@ pub struct Config {
     pub tls: Option<Tls>,
     /// Under which clients know this daemon.
     pub public_url: Option<Url>,
-    /// None: tokens are our own alone.
-    pub auth_server: Option<AuthServer>,
     /// What these say of whom they speak for is believed.
     pub trusted_proxies: TrustedProxies,
+    /// None: tokens are our own alone.
+    pub auth_server: Option<AuthServer>,
     /// Connections of one address that has shown no token; none: as many as usual.
     pub peer_connections_max: Option<usize>,
     /// How much those who are limited may give a server.
@@ -81,6 +83,10 @@ pub struct Config {
     pub insecure_registries: Vec<String>,
     /// `host[:port]` that names without a registry are pulled from; none: they are not pulled.
     pub default_registry: Option<String>,
+    /// What may be run; none: everything.
+    pub allowed_images: Vec<Allowed>,
+    /// One of these must have signed it; none: nobody need.
+    pub image_keys: Vec<PathBuf>,
     /// Between a server's name and a tool's, where `/mcp` offers all servers at once.
     pub tool_separator: String,
     /// Are the arguments of projects' tool calls recorded?
@@ -225,13 +231,13 @@ impl Config {
             tls,
             auth_server: oauth::auth_server(&sources, public_url.as_ref())?,
             public_url,
+            trusted_proxies: doors::trusted_proxies(&sources)?,
             peer_connections_max: doors::peer_connections_max(&sources)?,
             ceilings: ceilings::ceilings(&sources)?,
             audit: doors::audit(&sources)?,
             rate_limit: doors::rate_limit(&sources)?,
             socket_group: socket_group(&sources)?,
             secret_key: doors::secret_key(&sources, around, &data_dir)?,
-            trusted_proxies: doors::trusted_proxies(&sources)?,
             data_dir,
             database_url: database_url(&sources)?,
             standby: flag(&sources, "standby")?,
@@ -244,8 +250,10 @@ impl Config {
             disk_reserve_bytes: disk_reserve(&sources)?,
             allow_isolation_none,
             allow_host_network,
-            insecure_registries: insecure_registries(&sources)?,
-            default_registry: default_registry(&sources)?,
+            insecure_registries: images::insecure_registries(&sources)?,
+            default_registry: images::default_registry(&sources)?,
+            allowed_images: images::allowed_images(&sources)?,
+            image_keys: images::image_keys(&sources)?,
             tool_separator: tool_separator(&sources)?,
             record_arguments: sources.boolean("record_arguments")?.is_none_or(|found| found.value),
             records_keep_days: records_keep_days(&sources)?,
@@ -254,8 +262,11 @@ impl Config {
         })
     }
 
-    pub fn registries(&self) -> Registries {
-        Registries { insecure: self.insecure_registries.clone(), default: self.default_registry.clone() }
+    /// Reads the keys. The error names the file.
+    pub fn registries(&self) -> Result<Registries, String> {
+        let keys = self.image_keys.iter().map(|file| images::key(file)).collect::<Result<_, _>>()?;
+        let trust = Trust { allowed: self.allowed_images.clone(), keys };
+        Ok(Registries { insecure: self.insecure_registries.clone(), default: self.default_registry.clone(), trust })
     }
 
     pub fn admin_token_file(&self) -> PathBuf {
@@ -477,32 +488,6 @@ fn records_keep_days(sources: &Sources) -> Result<u32, ConfigError> {
             Err(ConfigError::invalid(at, "records_keep_days", format!("is `{value}`"), remedy))
         }
     }
-}
-
-fn insecure_registries(sources: &Sources) -> Result<Vec<String>, ConfigError> {
-    let Some(Found { value, at }) = sources.list("insecure_registries")? else { return Ok(Vec::new()) };
-    match value.iter().find(|item| !is_host(item)) {
-        None => Ok(value),
-        Some(wrong) => {
-            let problem = format!("holds `{wrong}`");
-            let remedy = "write HOST or HOST:PORT, without a scheme or a path";
-            Err(ConfigError::invalid(at, "insecure_registries", problem, remedy))
-        }
-    }
-}
-
-fn default_registry(sources: &Sources) -> Result<Option<String>, ConfigError> {
-    match sources.string("default_registry")? {
-        Some(Found { value, at }) if !is_host(&value) => {
-            let remedy = "write HOST or HOST:PORT, without a scheme or a path";
-            Err(ConfigError::invalid(at, "default_registry", format!("is `{value}`"), remedy))
-        }
-        found => Ok(found.map(|found| found.value)),
-    }
-}
-
-fn is_host(item: &str) -> bool {
-    !item.is_empty() && !item.contains(|c: char| c == '/' || c.is_whitespace())
 }
 
 /// The two that are always there, `none` where it is allowed, and those of the file, which may also change the two.

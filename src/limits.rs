@@ -576,6 +576,12 @@ pub const PULL_PROGRESS_EVERY: Duration = Duration::from_millis(250);
 pub const PULL_LINE_MAX: usize = 64 * KIB;
 /// Parts of a blob that nobody comes back for.
 pub const PARTS_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Signatures of one image that are looked at, and one document that was signed.
+pub const SIGNATURES_MAX: usize = 32;
+pub const SIGNATURE_BYTES_MAX: u64 = 16 * KIB as u64;
+/// Of `allowed_images`, and of `image_keys`. A pull is told all of them in one argument.
+pub const ALLOWED_IMAGES_MAX: usize = 256;
+pub const IMAGE_KEYS_MAX: usize = 16;
 /// How long a client that waits for a start waits for its image; afterwards it is told how far the pull is.
 pub const PULL_WAIT: Duration = Duration::from_secs(600);
 

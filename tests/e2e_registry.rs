@@ -355,3 +355,117 @@ fn a_server_whose_image_is_elsewhere_gets_it_first_and_the_next_shares_it() {
     let digests = daemon.cli_json(&["image", "ls"]);
     assert_eq!(digests[0]["digest"], digests[1]["digest"], "{digests:#}");
 }
+
+/// What cosign signs for an image with this digest.
+fn document(digest: &str) -> String {
+    let image = json!({"docker-manifest-digest": digest});
+    json!({"critical": {"identity": {"docker-reference": ""}, "image": image, "type": "cosign container image signature"},
+        "optional": null})
+    .to_string()
+}
+
+/// A private key and its public one.
+fn key(home: &Path, name: &str) -> (PathBuf, PathBuf) {
+    let (private, public) = (home.join(format!("{name}.key")), home.join(format!("{name}.pub")));
+    let [private_name, public_name] = [&private, &public].map(|path| path.to_str().expect("our own name"));
+    support::registry::run("openssl", &["ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", private_name]);
+    support::registry::run("openssl", &["pkey", "-in", private_name, "-pubout", "-out", public_name]);
+    (private, public)
+}
+
+#[test]
+fn only_an_image_that_is_on_the_list_or_signed_by_a_key_of_ours_is_pulled() {
+    let registry = Registry::start();
+    let layout = build_images(&registry.home, 1024);
+    registry.push(&layout, "v1", "team/who:v1");
+    registry.push(&layout, "v2", "other/who:v2");
+    let with = |settings: &[(&str, &str)]| {
+        let settings = settings.iter().map(|(name, value)| (name.to_string(), value.to_string()));
+        Store::new(registry.variables(&[]).into_iter().chain(settings).collect())
+    };
+    let (team, other) = (registry.name("team/who:v1"), registry.name("other/who:v2"));
+    let open = with(&[]);
+    open.done(&["pull", &team]);
+    open.done(&["pull", &other]);
+    let digest = |name: &str| open.inspect(name)["digest"].as_str().expect("a digest").to_string();
+
+    // A place, and a digest from wherever it comes.
+    let listed = with(&[("STDIOD_ALLOWED_IMAGES", &format!("{},{}", registry.name("team"), digest(&other)))]);
+    listed.done(&["pull", &team]);
+    listed.done(&["pull", &registry.name(&format!("other/who@{}", digest(&other)))]);
+    let refused = listed.refused(&["pull", &other]);
+    assert!(refused.contains("allowed_images"), "{refused}");
+    assert!(listed.refused(&["pull", "127.0.0.1:1/team/who"]).contains("allowed_images"), "nobody was asked");
+
+    let ((private, public), (stranger, _)) = (key(&registry.home, "ours"), key(&registry.home, "theirs"));
+    let keys = ("STDIOD_IMAGE_KEYS", public.to_str().expect("our own name"));
+    let strict = with(&[keys]);
+    let refused = strict.refused(&["pull", &team]);
+    assert!(refused.contains("is not signed by one of `image_keys`: the registry has no signature"), "{refused}");
+    // By a stranger's key; by ours, but for another image; and another kind of document.
+    let right = digest(&team);
+    let wrong = document(&right).replace("container image", "anything");
+    for (says, by) in [(document(&right), &stranger), (document(&digest(&other)), &private), (wrong, &private)] {
+        registry.sign("team/who", &right, &says, by);
+        let refused = strict.refused(&["pull", &team]);
+        assert!(refused.contains("none of its signatures is by one of these keys"), "{refused}");
+    }
+    assert_eq!(strict.layers(), 0, "nothing of it came");
+    registry.sign("team/who", &right, &document(&right), &private);
+    strict.done(&["pull", &team]);
+    assert_eq!(strict.inspect(&team)["signed_by"].as_str().map(str::len), Some(64));
+
+    // One that came before anybody asked is looked at once more, and nothing of it comes twice.
+    let later = Store { dir: open.dir.clone(), variables: strict.variables.clone() };
+    assert_eq!(later.inspect(&team)["signed_by"], Value::Null);
+    let again = later.image(&["pull", &team]);
+    assert!(String::from_utf8_lossy(&again.stderr).contains("all here"), "{again:?}");
+    assert_eq!(later.inspect(&team)["signed_by"], strict.inspect(&team)["signed_by"]);
+    assert!(later.refused(&["pull", &other]).contains("is not signed"));
+    std::mem::forget(later);
+    let broken = with(&[("STDIOD_IMAGE_KEYS", private.to_str().expect("our own name"))]);
+    assert!(broken.refused(&["pull", &team]).contains("holds no public key"), "a private key is none");
+}
+
+#[test]
+fn a_server_runs_only_an_image_that_may_be_run() {
+    let registry = Registry::start();
+    let layout = build_images(&registry.home, 1024);
+    registry.push(&layout, "v1", "team/who:v1");
+    registry.push(&layout, "v1", "other/who:v1");
+    let (private, public) = key(&registry.home, "ours");
+    let allowed = registry.name("team");
+    let settings =
+        [("STDIOD_ALLOWED_IMAGES", allowed.as_str()), ("STDIOD_IMAGE_KEYS", public.to_str().expect("a name"))];
+    let settings = settings.map(|(name, value)| (name.to_string(), value.to_string()));
+    let variables = registry.variables(&[]).into_iter().chain(settings);
+    let daemon = variables.fold(Options::default(), |o, (name, value)| o.variable(&name, &value)).start();
+    let definition = |server: &str, image: &str| json!({"name": server, "image": image, "provider": "crun"});
+
+    let elsewhere = daemon.try_register(&definition("elsewhere", &registry.name("other/who:v1")));
+    assert_eq!((elsewhere.status, elsewhere.code()), (422, json!("image_not_found")), "{elsewhere}");
+    assert!(elsewhere.body_text().contains("allowed_images"), "{elsewhere}");
+    let name = registry.name("team/who:v1");
+    let unsigned = daemon.try_register(&definition("signed", &name));
+    assert_eq!(unsigned.status, 201, "it is stored, and may be signed yet: {unsigned}");
+    let why = unsigned.json()["last_error"].as_str().unwrap_or_default().to_string();
+    assert!(why.contains("is not signed by one of `image_keys`"), "{why}");
+
+    // Brought by hand under a registry's name it is no better; without one it is the operator's own.
+    let from = format!("{}:v1", layout.display());
+    for to in [&name, "local:1"] {
+        let imported = daemon.cli(&["image", "import", &from, "--name", to]);
+        assert!(imported.status.success(), "{imported:?}");
+    }
+    let mut never = definition("never", &name);
+    never["pull_policy"] = json!("never");
+    let never = daemon.try_register(&never);
+    assert!(never.status == 422 && never.body_text().contains("without a signature"), "{never}");
+    assert_eq!(daemon.register(&definition("local", "local:1"))["status"], "ready");
+
+    let digest = why.split_whitespace().find(|word| word.starts_with("sha256:")).expect("it says which image");
+    registry.sign("team/who", digest, &document(digest), &private);
+    let started = daemon.request("POST", &format!("{BASE}/signed/restart"), None);
+    assert_eq!(started.json()["status"], "ready", "{started}");
+    assert!(daemon.text("signed", "who", json!({})).starts_with("uid=1234"));
+}

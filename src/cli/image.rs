@@ -60,7 +60,7 @@ write them). An interrupted pull goes on where it ended.")]
 
 pub fn image(common: &Common, screen: &mut Screen, command: &Image) -> Result<(), Error> {
     let config = common.load_config()?;
-    let registries = config.registries();
+    let registries = config.registries().map_err(fault)?;
     let images = Images::of(&Layout::of(config.data_dir));
     match command {
         Image::Pull { name } => pull(&images, &registries, screen, name),

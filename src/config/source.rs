@@ -49,6 +49,8 @@ const KEYS: &[Key] = &[
     key("allow_host_network"),
     key("insecure_registries"),
     key("default_registry"),
+    key("allowed_images"),
+    key("image_keys"),
     key("tool_separator"),
     key("record_arguments"),
     key("records_keep_days"),

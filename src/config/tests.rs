@@ -419,6 +419,25 @@ fn registries_are_hosts() {
 }
 
 #[test]
+fn images_that_may_be_run_are_places_and_digests_and_keys_are_files() {
+    let digest = format!("sha256:{}", "a".repeat(64));
+    let text =
+        format!("allowed_images = [\"r.example:5000\", \"r.example/team\", \"{digest}\"]\nimage_keys = [\"/k.pub\"]");
+    let config = parse(&text, &[]).unwrap();
+    assert_eq!((config.allowed_images.len(), config.image_keys.len()), (3, 1));
+    assert!(config.registries().unwrap_err().contains("image_keys /k.pub"));
+    for (wrong, word) in [
+        ("allowed_images = []", "leave it out"),
+        ("allowed_images = [\"team\"]", "HOST[:PORT]"),
+        ("allowed_images = [\"https://r.example\"]", "HOST[:PORT]"),
+        ("image_keys = []", "leave it out"),
+        ("image_keys = [\"cosign.pub\"]", "absolute paths"),
+    ] {
+        assert!(complaint(wrong, &[]).contains(word), "{wrong}");
+    }
+}
+
+#[test]
 fn only_an_explicit_false_disables_hosting() {
     let hosts = |value: &str| parse("", &[("ENABLE_AGENT_WORKSPACES", value)]).unwrap().hosting_enabled;
     assert!(!hosts("false") && !hosts("False"));

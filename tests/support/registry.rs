@@ -2,6 +2,7 @@
 //! and skopeo, and a proxy that counts what passes and can be made slow. Ends with the value that stands for it.
 
 use super::short_temporary_directory;
+use base64::Engine;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -82,6 +83,52 @@ impl Registry {
         let (from, to) = (format!("oci:{}:{tag}", layout.display()), format!("docker://{}", self.name(repository)));
         let login = format!("{USER}:{PASSWORD}");
         run("skopeo", &["copy", "--insecure-policy", "--dest-tls-verify=false", "--dest-creds", &login, &from, &to]);
+    }
+
+    /// Puts a signature beside an image, as cosign does it: what `document` says, and what `key` makes of it.
+    pub fn sign(&self, repository: &str, digest: &str, document: &str, key: &Path) {
+        let file = self.home.join("document");
+        std::fs::write(&file, document).expect("a file");
+        let signed = Command::new("openssl").args(["dgst", "-sha256", "-sign"]).args([key, &file]).output();
+        let signed = signed.expect("openssl");
+        assert!(signed.status.success(), "{signed:?}");
+        let signature = base64::engine::general_purpose::STANDARD.encode(signed.stdout);
+        let described = |media_type: &str, text: &str| {
+            let digest = self.upload(repository, text);
+            serde_json::json!({"mediaType": media_type, "digest": digest, "size": text.len()})
+        };
+        let mut layer = described("application/vnd.dev.cosign.simplesigning.v1+json", document);
+        layer["annotations"] = serde_json::json!({"dev.cosignproject.cosign/signature": signature});
+        let media_type = "application/vnd.oci.image.manifest.v1+json";
+        let config = described("application/vnd.oci.image.config.v1+json", "{}");
+        let manifest =
+            serde_json::json!({"schemaVersion": 2, "mediaType": media_type, "config": config, "layers": [layer]});
+        let to = format!("/v2/{repository}/manifests/{}.sig", digest.replace(':', "-"));
+        self.curl(&["-X", "PUT", "-H", &format!("Content-Type: {media_type}"), "-d", &manifest.to_string()], &to);
+    }
+
+    /// A blob of these bytes; its digest.
+    fn upload(&self, repository: &str, text: &str) -> String {
+        use sha2::Digest;
+        let hex: String = sha2::Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect();
+        let begun = self.curl(&["-X", "POST", "-D", "-", "-d", ""], &format!("/v2/{repository}/blobs/uploads/"));
+        let place = begun.lines().find_map(|line| line.strip_prefix("Location: ")).expect("a place for it").trim();
+        let (_, place) = place.split_once("/v2/").expect("here");
+        let headers = ["-H", "Content-Type: application/octet-stream"];
+        self.curl(&[&["-X", "PUT", "-d", text], &headers[..]].concat(), &format!("/v2/{place}&digest=sha256:{hex}"));
+        format!("sha256:{hex}")
+    }
+
+    fn curl(&self, arguments: &[&str], path: &str) -> String {
+        let mut curl = Command::new("curl");
+        curl.args(["-sS", "--fail", "--http1.1", "--noproxy", "*", "-u"])
+            .arg(format!("{USER}:{PASSWORD}"))
+            .arg("--cacert");
+        let output =
+            curl.arg(self.home.join("ca.pem")).args(arguments).arg(format!("https://127.0.0.1:{}{path}", self.port));
+        let output = output.output().expect("curl");
+        assert!(output.status.success(), "{arguments:?} {path}: {output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
     /// The file that holds a blob.

@@ -178,9 +178,10 @@ fn prepare(config: &Config, file: Option<PathBuf>, filter: &'static LogFilter) -
     let meter =
         Meter::spawn(config.data_dir.clone(), disk_reserve_bytes, wake()).map_err(failed("the meter's thread"))?;
     let reload = Reload::new(config.clone(), filter);
+    let registries = config.registries()?;
     let places = WhereToLook {
         layout: layout.clone(),
-        registries: config.registries(),
+        registries: registries.clone(),
         networking: networking.clone(),
         config_file: file,
     };
@@ -199,7 +200,7 @@ fn prepare(config: &Config, file: Option<PathBuf>, filter: &'static LogFilter) -
     let outgoing = Outgoing::new(proxies, system_lookup(), Arc::new(wake()));
     let links = Links::new(outgoing, random().map_err(failed("/dev/urandom"))?);
 
-    let pulls = PullChildren::new(layout.clone(), config.registries());
+    let pulls = PullChildren::new(layout.clone(), registries);
     let boot_id = format!("{:08x}", u32::from_le_bytes(seed[..4].try_into().expect("4 of 32")));
     let settings = LaunchSettings {
         layout: layout.clone(),

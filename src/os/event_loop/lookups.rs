@@ -180,6 +180,15 @@ impl Lookups {
     }
 }
 
+/// What of an image is on the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stored {
+    Good,
+    /// It is here, and no key vouches for it: it has to come again.
+    Unsigned,
+    Not,
+}
+
 // --- the thread -----------------------------------------------------------------------------------------------------
 
 impl WhereToLook {
@@ -194,7 +203,7 @@ impl WhereToLook {
                 Some(Finding::Import { conn, ticket, read: self.candidates(images, &document) })
             }
             Question::Image { pull, image } => {
-                let here = images.resolve(&image).map(|found| found.is_some()).map_err(|e| e.to_string());
+                let here = self.stored(images, &image).map(|found| found == Stored::Good).map_err(|e| e.to_string());
                 Some(Finding::Image { pull, here })
             }
             Question::Usage { conn, cgroup } => Some(Finding::Usage { conn, usage: cgroup.usage() }),
@@ -231,21 +240,40 @@ impl WhereToLook {
             }
             PullPolicy::Never => Ok(false),
         };
-        let found = images.resolve(name);
-        let here = matches!(found, Ok(Some(_)));
+        let found = self.stored(images, name);
+        let here = matches!(found, Ok(Stored::Good));
         let why = match (found, can_come, policy) {
-            (Ok(Some(_)), _, PullPolicy::Missing | PullPolicy::Never) | (Ok(_), Ok(true), _) => return (here, None),
+            (Ok(Stored::Good), _, PullPolicy::Missing | PullPolicy::Never) | (Ok(_), Ok(true), _) => {
+                return (here, None);
+            }
             (Ok(_), Ok(false), PullPolicy::Missing | PullPolicy::Always) => {
                 PullError::NoRegistry { image: name.clone() }.to_string()
             }
-            (Ok(_), Ok(false), PullPolicy::Never) => {
+            (Ok(Stored::Unsigned), Ok(false), PullPolicy::Never) => {
+                format!("{name} is here without a signature of `image_keys`, and pull_policy is never")
+            }
+            (Ok(Stored::Not), Ok(false), PullPolicy::Never) => {
                 format!(
                     "{name} is not here, and pull_policy is never; `stdiod image import PATH --name {name}` brings it"
                 )
             }
-            (Err(e), _, _) | (_, Err(e), _) => e.to_string(),
+            (Err(e), _, _) => e.to_string(),
+            (_, Err(e), _) => e.to_string(),
         };
         (here, Some(Fault::new(Code::ImageNotFound, format!("image: {why}")).with("field", "image")))
+    }
+
+    /// Is it here, and may it be run?
+    fn stored(&self, images: &Images, name: &str) -> Result<Stored, PullError> {
+        let Registries { default, trust, .. } = &self.registries;
+        trust.admits(name, default.as_deref())?;
+        match images.resolve(name)? {
+            None => Ok(Stored::Not),
+            Some(image) => Ok(match trust.vouches_for(&image, default.as_deref())? {
+                true => Stored::Good,
+                false => Stored::Unsigned,
+            }),
+        }
     }
 
     /// Nor for a network that nobody has configured.

@@ -84,6 +84,8 @@ fn needs_restart(old: &Config, fresh: &Config) -> Vec<&'static str> {
         ("allow_host_network", old.allow_host_network != fresh.allow_host_network),
         ("insecure_registries", old.insecure_registries != fresh.insecure_registries),
         ("default_registry", old.default_registry != fresh.default_registry),
+        ("allowed_images", old.allowed_images != fresh.allowed_images),
+        ("image_keys", old.image_keys != fresh.image_keys),
         ("record_arguments", old.record_arguments != fresh.record_arguments),
         ("records_keep_days", old.records_keep_days != fresh.records_keep_days),
         ("tool_separator", old.tool_separator != fresh.tool_separator),

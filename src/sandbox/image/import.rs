@@ -76,6 +76,7 @@ impl Images {
             config: found.config.config().clone().unwrap_or_default(),
             packed_bytes: found.layers.iter().map(|l| l.size).sum(),
             imported_unix_ms: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64),
+            signed_by: found.signed_by.clone(),
         };
         self.commit(writing, &image)?;
         // The name may have stood for another image before.
@@ -157,6 +158,8 @@ pub struct Found {
     pub digest: String,
     pub config: ImageConfiguration,
     pub layers: Vec<Layer>,
+    /// None of what comes from a disk.
+    pub signed_by: Option<String>,
 }
 
 pub struct Layer {
@@ -306,7 +309,7 @@ impl ImageSource {
             Ok(Layer { blob: blob_name(layer)?, size: layer.size(), digest: Some(layer.digest().to_string()), content })
         });
         let layers = layers.collect::<Result<_, ImageError>>()?;
-        Ok(Found { digest: descriptor.digest().to_string(), config, layers })
+        Ok(Found { digest: descriptor.digest().to_string(), config, layers, signed_by: None })
     }
 
     fn find_docker(&self, tag: Option<&str>) -> Result<Found, ImageError> {
@@ -332,7 +335,7 @@ impl ImageSource {
             Ok(Layer { blob: blob.clone(), size, digest: None, content })
         });
         let layers = layers.collect::<Result<_, ImageError>>()?;
-        Ok(Found { digest, config, layers })
+        Ok(Found { digest, config, layers, signed_by: None })
     }
 }
 

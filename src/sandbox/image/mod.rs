@@ -95,6 +95,9 @@ pub struct StoredImage {
     /// Of the packed layers together.
     pub packed_bytes: u64,
     pub imported_unix_ms: u64,
+    /// The key that had signed it when it came, if one was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signed_by: Option<String>,
 }
 
 pub struct Images {
@@ -266,6 +269,17 @@ impl Images {
         io::Write::write_all(&mut &file, &text).and_then(|()| file.sync_all()).map_err(io)?;
         fs::rename(&new, self.reference(&image.name)).map_err(io)?;
         File::open(self.dir.join("refs")).and_then(|dir| dir.sync_all()).map_err(io)
+    }
+
+    /// An image that is here, and of which it has just been seen who has signed it.
+    pub fn vouch(&self, known: StoredImage, signed_by: Option<String>) -> Result<StoredImage, ImageError> {
+        let writing = self.write()?;
+        let image = StoredImage { signed_by, ..known };
+        // Another one may have got its name meanwhile.
+        if self.resolve(&image.name)?.is_some_and(|now| now.digest == image.digest) {
+            self.commit(&writing, &image)?;
+        }
+        Ok(image)
     }
 
     /// Layers that no name and no instance stands on.

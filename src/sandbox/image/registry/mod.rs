@@ -9,10 +9,12 @@ pub mod proxy;
 pub mod pull;
 pub mod reference;
 pub mod session;
+pub mod trust;
 
 use crate::model::instance::{LaunchFault, LaunchFaultKind};
 use crate::sandbox::container::plan::Layout;
 use crate::sandbox::image::ImageError;
+use crate::sandbox::image::registry::trust::Trust;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io;
@@ -24,6 +26,8 @@ pub struct Registries {
     pub insecure: Vec<String>,
     /// Where names without a registry come from; none: nowhere.
     pub default: Option<String>,
+    /// What of them may be run.
+    pub trust: Trust,
 }
 
 /// What a puller is told.
@@ -41,6 +45,16 @@ pub enum PullError {
     /// The name says no registry, and neither does the configuration.
     NoRegistry {
         image: String,
+    },
+    /// It is not among `allowed_images`.
+    NotAllowed {
+        image: String,
+        place: String,
+    },
+    /// None of `image_keys` has signed it.
+    Unsigned {
+        digest: String,
+        why: String,
     },
     NotFound {
         registry: String,
@@ -99,9 +113,11 @@ impl PullError {
     /// As the daemon tells it.
     pub fn to_fault(&self, image: &str) -> LaunchFault {
         let kind = match self {
-            PullError::NoRegistry { .. } | PullError::NotFound { .. } | PullError::Denied { .. } => {
-                LaunchFaultKind::ImageNotFound
-            }
+            PullError::NoRegistry { .. }
+            | PullError::NotAllowed { .. }
+            | PullError::Unsigned { .. }
+            | PullError::NotFound { .. }
+            | PullError::Denied { .. } => LaunchFaultKind::ImageNotFound,
             PullError::Unreachable { .. }
             | PullError::Protocol { .. }
             | PullError::Helper { .. }
@@ -128,6 +144,12 @@ impl fmt::Display for PullError {
                 "{image} is not here, and its name says no registry to pull it from: write REGISTRY/{image}, set \
                  default_registry, or bring it with `stdiod image import PATH --name {image}`"
             ),
+            PullError::NotAllowed { image, place } => {
+                write!(f, "{image} may not be run here: neither {place} nor its digest is among `allowed_images`")
+            }
+            PullError::Unsigned { digest, why } => {
+                write!(f, "{digest} is not signed by one of `image_keys`: {why}; docs/images.md says how to sign it")
+            }
             PullError::NotFound { registry, what, why } => write!(f, "{registry} has no {what} ({why})"),
             PullError::Denied { registry, logged_in: false, why } => {
                 write!(f, "{registry} wants a login; `podman login {registry}` writes the auth file")?;

@@ -81,6 +81,8 @@ pub fn pull(
     let full = full_name(name)?;
     let no_registry = || PullError::NoRegistry { image: name.to_owned() };
     let reference = reference(name, registries.default.as_deref())?.ok_or_else(no_registry)?;
+    // Before anybody is asked: a registry that is not on the list hears nothing of us.
+    registries.trust.admits(name, registries.default.as_deref())?;
     let files = auth::files(|name| std::env::var_os(name).map(Into::into), nix::unistd::geteuid().as_raw());
     let credentials = auth::find(&files, &reference.registry, &reference.repository)?;
     let proxies = Proxies::of(|name| std::env::var(name).ok());
@@ -90,7 +92,8 @@ pub fn pull(
 
     let blobs = images.pull_dir().map_err(|e| PullError::io("opening the image store", e))?;
     forget_old_parts(&blobs);
-    let manifest = resolve(&session, &reference.version, &blobs)?;
+    let (manifest, named) = resolve(&session, &reference.version, &blobs)?;
+    let signed_by = registries.trust.signer(&session, &named)?;
     let source = ImageSource::Directory(images.pull_layout());
     let digest = manifest.digest().to_string();
     if let Some(here) = images.resolve(&full)?
@@ -100,13 +103,16 @@ pub fn pull(
         said(&PullStep::Resolved { digest: digest.clone(), layers: here.layers.len(), bytes: 0 });
         // Also what a pull that was killed at its very end has left.
         forget_blobs(&blobs, &source, &manifest);
+        if signed_by.is_some() && here.signed_by != signed_by {
+            return Ok(images.vouch(here, signed_by)?);
+        }
         return Ok(here);
     }
     let deadline = Instant::now() + PULL_TIME_MAX;
     let config = source.config_of(&manifest)?;
     let in_time = |_: u64| check_time(deadline);
     fetch(&session, &blobs, &wanted(&config, MANIFEST_MAX)?, &in_time)?;
-    let found = source.find_manifest(&manifest)?;
+    let found = Found { signed_by, ..source.find_manifest(&manifest)? };
 
     for _ in 0..PULL_ATTEMPTS {
         let missing = missing_layers(images, &found)?;
@@ -133,8 +139,9 @@ pub fn pull(
 
 // --- from a name to a manifest ----------------------------------------------------------------------------------------
 
-/// The manifest for this machine, its text verified and in `blobs`.
-fn resolve(session: &Session<'_>, version: &Version, blobs: &Path) -> Result<Descriptor, PullError> {
+/// The manifest for this machine, its text verified and in `blobs`; and the digest of what the name stands for, which may be a
+/// list of platforms with this manifest in it.
+fn resolve(session: &Session<'_>, version: &Version, blobs: &Path) -> Result<(Descriptor, String), PullError> {
     let (mut text, claimed) = session.manifest(version.text())?;
     let mut digest = digest_of(&text);
     let expected = match version {
@@ -142,6 +149,7 @@ fn resolve(session: &Session<'_>, version: &Version, blobs: &Path) -> Result<Des
         Version::Tag(_) => claimed.filter(|claimed| claimed.starts_with("sha256:")),
     };
     check(&format!("manifest {}", version.text()), expected.as_deref(), &digest)?;
+    let named = digest.clone();
     for _ in 0..INDEX_DEPTH_MAX {
         let document: Document = serde_json::from_slice(&text)
             .map_err(|e| PullError::Image(ImageError::Unreadable(format!("its manifest: {e}"))))?;
@@ -158,7 +166,7 @@ fn resolve(session: &Session<'_>, version: &Version, blobs: &Path) -> Result<Des
             fs::write(blobs.join(name), &text).map_err(|e| PullError::io("writing the manifest", e))?;
             let digest = oci_spec::image::Digest::from_str(&digest)
                 .map_err(|e| PullError::Image(ImageError::Unreadable(e.to_string())))?;
-            return Ok(Descriptor::new(media_type.as_str().into(), size, digest));
+            return Ok((Descriptor::new(media_type.as_str().into(), size, digest), named));
         }
         let index: ImageIndex = serde_json::from_slice(&text)
             .map_err(|e| PullError::Image(ImageError::Unreadable(format!("its index: {e}"))))?;
