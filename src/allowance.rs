@@ -2,8 +2,10 @@
 //! until there is some again, and nobody else waits for it. Pure: counts units and takes the time as it is told.
 //! Invariant: over any time a peer spends no more than twice `most`, what that time has brought, and its last step.
 
+use serde::{Deserialize, Serialize};
+
 /// What one peer may have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rate {
     pub per_ms: u32,
     /// What a peer that has been quiet may have kept.
@@ -12,7 +14,7 @@ pub struct Rate {
     pub at_once: u32,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Allowance {
     rate: Rate,
     /// Below zero: the last step cost more than there was, and it is paid back first.

@@ -27,7 +27,7 @@ impl fmt::Display for ServerId {
 }
 
 /// An MCP session: random, because whoever knows it (and its owner's token) is in it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct SessionId(pub Uuid);
 
 impl Hash for SessionId {
@@ -45,7 +45,7 @@ impl fmt::Display for SessionId {
 macro_rules! counted {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
         pub struct $name(pub u64);
 
         impl fmt::Display for $name {
@@ -133,7 +133,7 @@ impl Hasher for IdHasher {
 }
 
 /// Stream 0 is the one of what nobody asked for. `seq` counts over all streams of the session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct EventId {
     pub stream: u32,
     pub seq: u64,

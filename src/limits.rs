@@ -804,6 +804,11 @@ pub const CALLS_SHOWN_ARGUMENTS_MAX: usize = 8 * MIB;
 pub const SEALED_MAX: usize = BODY_MAX;
 pub const KEY_FILE_MAX: u64 = KIB as u64;
 
+// --- a daemon that hands itself over ----------------------------------------------------------------------------------
+
+/// All that the core knows, as bytes: what all may hold together, and what is known of servers beside it.
+pub const FROZEN_BYTES_MAX: usize = 1024 * MIB;
+
 // --- the client subcommands -----------------------------------------------------------------------------------------
 
 pub const CLIENT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

@@ -9,12 +9,13 @@ use crate::ids::ServerId;
 use crate::limits;
 use crate::model::ranges::Net;
 use ::core::net::{IpAddr, Ipv6Addr};
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
 /// Whose share it is.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Owner {
     Server(ServerId),
     /// By the name of its token.
@@ -55,7 +56,7 @@ impl fmt::Display for Owner {
 }
 
 /// What is shared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Resource {
     /// Bytes in buffers, beyond what each holder may keep anyway.
     Memory,
@@ -78,7 +79,7 @@ pub enum Resource {
 }
 
 /// How much of one resource there is, and how much of it one owner of each kind may have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Caps {
     pub whole: usize,
     pub principal: usize,
@@ -163,7 +164,7 @@ impl Resource {
 
 type Amounts = [usize; Resource::ALL.len()];
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Shares {
     caps: [Caps; Resource::ALL.len()],
     taken: Amounts,

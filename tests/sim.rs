@@ -31,22 +31,39 @@ fn seeds(usually: u64) -> std::ops::Range<u64> {
 
 #[test]
 fn whatever_happens_every_call_ends_once_and_everything_drains() {
-    all_of(seeds(10_000), World::new);
+    all_of(seeds(10_000), |seed| _ = World::new(seed).run(STEPS));
 }
 
 #[test]
 fn whatever_happens_while_packages_are_fetched_every_call_ends_once_and_everything_drains() {
-    all_of(seeds(SEEDS_WITH_INSTALLS), World::with_installs);
+    all_of(seeds(SEEDS_WITH_INSTALLS), |seed| _ = World::with_installs(seed).run(STEPS));
 }
 
-fn all_of(seeds: std::ops::Range<u64>, world: fn(u64) -> World) {
+/// So many worlds are lived through twice, unless `SIM_SEEDS` says more.
+const SEEDS_HANDED_OVER: u64 = 200;
+
+#[test]
+fn nobody_notices_that_the_core_was_frozen_and_thawed() {
+    for worlds in [World::new, World::with_installs] {
+        all_of(seeds(SEEDS_HANDED_OVER), |seed| {
+            let one_in = [5, 30, 200][seed as usize % 3];
+            assert_eq!(
+                worlds(seed).handing_over(one_in).run(STEPS),
+                worlds(seed).run(STEPS),
+                "something else came out"
+            );
+        });
+    }
+}
+
+fn all_of(seeds: std::ops::Range<u64>, live: impl Fn(u64) + Copy + Send + std::panic::RefUnwindSafe) {
     let workers = std::thread::available_parallelism().map_or(2, usize::from) as u64;
     std::thread::scope(|scope| {
         for worker in 0..workers {
             let seeds = seeds.clone();
             scope.spawn(move || {
                 for seed in seeds.filter(|seed| seed % workers == worker) {
-                    let run = std::panic::catch_unwind(|| world(seed).run(STEPS));
+                    let run = std::panic::catch_unwind(|| live(seed));
                     if run.is_err() {
                         panic!("seed {seed} failed; SIM_SEED={seed} cargo test --test sim replays it");
                     }

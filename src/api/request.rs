@@ -8,6 +8,7 @@ use crate::model::external::{CallFilter, ExternalId, ExternalSpec, ProjectId, Se
 use crate::model::rate::RateLimit;
 use crate::wire::json::Json;
 use crate::wire::jsonrpc::Message;
+use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
 /// `:id` of a path: a UUID or a name.
@@ -102,7 +103,7 @@ pub struct ToolCall<'a> {
     pub run_id: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ResultFormat {
     Json,
     /// `result` is one string.
@@ -151,7 +152,7 @@ pub struct Stateless<'a> {
 }
 
 /// Which kinds of answer a client takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Takes {
     Json,
     Stream,

@@ -13,6 +13,7 @@ use crate::model::records::Token;
 use crate::model::status::StatusView;
 use crate::model::tally::Sample;
 use crate::wire::backlog::Shared;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 #[rustfmt::skip] // one line a word
@@ -72,13 +73,13 @@ pub enum Answer {
 }
 
 /// What a manifest has done to one server.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ManifestEntry {
     pub name: String,
     pub action: ManifestAction,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ManifestAction {
     Created,
     Changed,
@@ -88,13 +89,13 @@ pub enum ManifestAction {
 }
 
 /// What an import does, or would do, with one entry of its document.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ImportedEntry {
     pub entry: Entry,
     pub action: ImportAction,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ImportAction {
     Create,
     /// The same server is there already.

@@ -19,10 +19,11 @@ use crate::model::records::{Decision, Snapshot, StoreOp, StoreOutcome};
 use crate::model::status::Usage;
 use crate::shares::Short;
 use crate::wire::lines::Line;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// The time, read once per turn: `mono_ms` for every wait, `unix_ms` only to be shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Now {
     pub mono_ms: u64,
     pub unix_ms: u64,

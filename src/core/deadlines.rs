@@ -2,6 +2,7 @@
 //! they come up or outnumber the live ones. Invariant: at most one live deadline per key.
 
 use crate::ids::IdMap;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::hash::Hash;
@@ -14,6 +15,21 @@ pub struct Deadlines<K> {
 impl<K: Copy + Eq + Hash + Ord> Default for Deadlines<K> {
     fn default() -> Deadlines<K> {
         Deadlines { heap: BinaryHeap::new(), live: IdMap::default() }
+    }
+}
+
+/// Only what is live: the rest of the heap says nothing.
+impl<K: Serialize> Serialize for Deadlines<K> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        self.live.serialize(to)
+    }
+}
+
+impl<'de, K: Copy + Eq + Hash + Ord + Deserialize<'de>> Deserialize<'de> for Deadlines<K> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Deadlines<K>, D::Error> {
+        let live = IdMap::<K, u64>::deserialize(from)?;
+        let heap = live.iter().map(|(key, at)| Reverse((*at, *key))).collect();
+        Ok(Deadlines { heap, live })
     }
 }
 

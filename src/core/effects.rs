@@ -8,9 +8,10 @@ use crate::core::events::RoomEvent;
 use crate::core::peers::listings::Listing;
 use crate::ids::{CallId, ConnId, InstanceId, PeerId, ServerId, SessionId};
 use crate::shares::Shares;
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Timer {
     Call(CallId),
     /// The deadline of a peer's present state.
@@ -49,14 +50,18 @@ pub enum Timer {
     Shutdown,
 }
 
+#[derive(Serialize, Deserialize)]
 pub struct Effects {
     pub now: Now,
+    /// Not part of a frozen state: that is made when all of them are performed.
+    #[serde(skip)]
     pub outputs: VecDeque<Output>,
     pub deadlines: Deadlines<Timer>,
     pub entropy: Entropy,
     /// Who has how much of what clients and servers can make the core hold.
     pub shares: Shares,
     /// What has happened in one room and concerns another, oldest first.
+    #[serde(skip)]
     pub events: VecDeque<RoomEvent>,
     /// What the last words of a server have cost.
     pub work: usize,

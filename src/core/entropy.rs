@@ -2,9 +2,11 @@
 //! same seed gives the same ids, which is what lets a simulation be replayed.
 
 use crate::ids::Uuid;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 /// Signs what clients carry for us. HMAC-SHA-256 with a key that no other life of the daemon has.
+#[derive(Serialize, Deserialize)]
 pub struct Seal {
     key: [u8; 32],
 }
@@ -36,6 +38,7 @@ impl Seal {
     }
 }
 
+#[derive(Serialize, Deserialize)]
 pub struct Entropy {
     seed: [u8; 32],
     drawn: u64,

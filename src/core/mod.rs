@@ -18,6 +18,7 @@ pub mod servers;
 pub mod settings;
 
 pub mod events;
+pub mod freeze;
 mod route;
 mod shutdown;
 mod work;
@@ -27,6 +28,7 @@ use crate::core::clients::Clients;
 use crate::core::contract::{Input, Now, Output};
 use crate::core::effects::{Effects, Timer};
 use crate::core::entropy::Seal;
+use crate::core::freeze::Unreadable;
 use crate::core::hosting::Hosting;
 use crate::core::hosting::lifecycle::{Action, Event, State};
 use crate::core::links::external::LinkEvent;
@@ -43,8 +45,9 @@ use crate::model::instance::{Exit, ExitCause, StopSignal};
 use crate::model::principal::Principal;
 use crate::model::records::Snapshot;
 use crate::model::status::LastCrash;
+use serde::{Deserialize, Serialize};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Phase {
     Booting {
         swept: bool,
@@ -62,6 +65,7 @@ enum Phase {
 /// How long a change of status may wait for more of them before it is written.
 const WRITE_BEHIND_MS: u64 = 500;
 
+#[derive(Serialize, Deserialize)]
 pub struct Core {
     settings: Settings,
     phase: Phase,
@@ -111,6 +115,17 @@ impl Core {
     /// Does this daemon still take new connections?
     pub fn is_accepting(&self) -> bool {
         matches!(self.phase, Phase::Booting { .. } | Phase::Running)
+    }
+
+    /// All that is known, as bytes; between turns, when nothing is left to be performed.
+    pub fn freeze(&self) -> Result<Vec<u8>, Unreadable> {
+        assert!(!self.has_output() && self.effects.events.is_empty(), "what is to be done is done first");
+        freeze::freeze(self)
+    }
+
+    /// As it was when it was frozen.
+    pub fn thaw(bytes: &[u8]) -> Result<Core, Unreadable> {
+        freeze::thaw(bytes)
     }
 
     /// Something is still to be performed.

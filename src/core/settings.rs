@@ -8,10 +8,11 @@ use crate::model::external::ExternalSpec;
 use crate::model::fault::{Code, Fault};
 use crate::model::principal::Principal;
 use crate::model::records::Decision;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// What the core must know of its daemon.
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub struct Settings {
     /// The one for servers that name none, as configured.
     pub default_provider: String,

@@ -6,13 +6,14 @@ use crate::model::external::{ExternalSpec, Isolation, Program, Target};
 use ::core::fmt;
 use ::core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ::core::ops::RangeInclusive;
+use serde::{Deserialize, Serialize};
 
 /// The network of whoever has none.
 const NO_NETWORK: &str = "none";
 /// The provider that is no sandbox.
 const NO_SANDBOX: &str = "none";
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ceilings {
     pub cpu_milli: u32,
     pub memory_bytes: u64,

@@ -1,11 +1,12 @@
 //! How an external server is reached, with every secret filled in, and why a connection to one is over. Plain data. Invariant:
 //! nothing here shows a secret when it is printed for a log; addresses can have one too, so only their origin is shown.
 
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fmt;
 use std::path::PathBuf;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Transport {
     /// Streamable HTTP, any version.
     Http,

@@ -62,7 +62,7 @@ impl fmt::Display for ExternalId {
 }
 
 /// A text that is not shown by accident.
-#[derive(Clone, PartialEq, Eq, Default)]
+#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Secret(String);
 
 impl Secret {
@@ -85,7 +85,7 @@ impl fmt::Debug for Secret {
 // --- external servers -------------------------------------------------------------------------------------------------
 
 /// One row of `kb.project_mcp_servers`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ExternalServer {
     pub id: ExternalId,
     pub project: ProjectId,
@@ -97,7 +97,7 @@ pub struct ExternalServer {
 }
 
 /// What a client says of an external server. Texts may hold `${NAME}`, which are filled in when it is connected to.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ExternalSpec {
     /// Unique in its project, and no UUID.
     pub name: String,
@@ -131,7 +131,7 @@ impl ExternalSpec {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Target {
     /// `stdio`: a program of the host, in a sandbox.
     Program(Program),
@@ -139,7 +139,7 @@ pub enum Target {
     Remote(Remote),
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Program {
     pub command: String,
     pub args: Vec<String>,
@@ -148,14 +148,14 @@ pub struct Program {
     pub network: String,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Isolation {
     Sandbox,
     /// Only where the configuration allows it.
     None,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Remote {
     pub transport: RemoteTransport,
     pub url: String,
@@ -183,7 +183,7 @@ impl Target {
 }
 
 /// OAuth 2.1 client credentials.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientCredentials {
     pub token_url: String,
     pub client_id: String,
@@ -276,7 +276,7 @@ impl ExternalView {
 // --- secrets ----------------------------------------------------------------------------------------------------------
 
 /// One row of `kb.project_secrets`. In the store its value is sealed; the store seals and opens it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredSecret {
     pub project: ProjectId,
     pub name: String,
@@ -285,7 +285,7 @@ pub struct StoredSecret {
     pub updated_unix_ms: u64,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SecretValue {
     Open(Secret),
     /// It is there, but cannot be opened: the key file is lost, or another one.
@@ -326,7 +326,7 @@ pub struct Secrets(pub BTreeMap<String, SecretValue>);
 // --- records ----------------------------------------------------------------------------------------------------------
 
 /// One row of `kb.agent_run_tool_calls`.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolCallRecord {
     pub id: Uuid,
     pub project: ProjectId,
@@ -356,7 +356,7 @@ impl fmt::Debug for ToolCallRecord {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CallOutcome {
     Answered,
     NotSent,

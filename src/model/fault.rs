@@ -1,9 +1,10 @@
 //! Every refusal the daemon can give, and the one table from code to HTTP status. Errors of the MCP servers
 //! themselves are not faults: they pass through unchanged (`server_error_status`).
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Code {
     InvalidRequest,
     UnknownField,
@@ -149,10 +150,11 @@ impl Outcome {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Fault {
     pub code: Code,
     pub message: String,
+    #[serde(with = "crate::model::frozen::json")]
     pub data: Map<String, Value>,
     pub retry_after_s: Option<u64>,
     /// 405 only: what would have been allowed.

@@ -9,14 +9,14 @@ pub enum StopSignal {
 }
 
 /// How a process ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit {
     pub cause: ExitCause,
     /// The kernel's OOM killer was at work in its cgroup.
     pub oom: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ExitCause {
     Code(i32),
     Signal(i32),

@@ -1,8 +1,9 @@
 //! One entry of a server's log: what it said on stderr, what it said on stdout that was no message, and what happened to it.
 
 use crate::ids::InstanceId;
+use serde::{Deserialize, Serialize};
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogEntry {
     pub at_unix_ms: u64,
     pub instance: Option<InstanceId>,
@@ -10,7 +11,7 @@ pub struct LogEntry {
     pub text: String,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LogSource {
     Stderr,
     /// Stdout that was no JSON-RPC.

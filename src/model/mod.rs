@@ -8,6 +8,7 @@ pub mod definition;
 pub mod endpoint;
 pub mod external;
 pub mod fault;
+pub mod frozen;
 pub mod instance;
 pub mod log;
 pub mod metrics;

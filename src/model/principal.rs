@@ -5,10 +5,11 @@ use crate::model::definition::Definition;
 use crate::model::external::ProjectId;
 use crate::model::fault::{Code, Fault};
 use crate::model::rate::RateLimit;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// Somebody who has shown who they are.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Principal {
     /// The token's name, or `anonymous` where the configuration allows that.
     pub name: Arc<str>,
@@ -19,7 +20,7 @@ pub struct Principal {
 }
 
 /// What a principal is limited to. Both empty: to nothing.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// The hosted servers it may see and call, by name.
     pub servers: Arc<[String]>,
@@ -44,7 +45,7 @@ impl Limits {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Scopes {
     pub admin_read: bool,
     pub admin_write: bool,

@@ -1,7 +1,9 @@
 //! Words of the protocol that more than one layer knows: its versions, and the levels of log messages.
 
+use serde::{Deserialize, Serialize};
+
 /// Versions of the protocol that have sessions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Version {
     V2024_11_05,
     V2025_03_26,
@@ -41,7 +43,7 @@ impl Version {
 }
 
 /// Of log messages, the least severe first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Level(u8);
 
 impl Level {

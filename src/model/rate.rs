@@ -2,9 +2,9 @@
 //! it is told. Invariant: in any span of time nobody gets more than `burst` and what that span brings, rounded up.
 
 use crate::limits::RATE_MAX;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RateLimit {
     pub per_second: u32,
     pub burst: u32,

@@ -79,7 +79,7 @@ pub struct StoredStatus {
 }
 
 /// A bearer token as it is stored: its SHA-256, never itself.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Token {
     pub name: String,
     pub hash: [u8; 32],

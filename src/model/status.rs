@@ -45,7 +45,7 @@ pub struct StatusView {
 }
 
 /// The last pull of a server's image, as far as it has come.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImagePull {
     pub state: PullState,
     /// The digest of the layer that was last heard of.
@@ -56,7 +56,7 @@ pub struct ImagePull {
     pub error: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PullState {
     /// For the registry, or for other pulls.
     Waiting,
@@ -79,7 +79,7 @@ impl PullState {
 }
 
 /// The fetching of a server's packages, as far as it has come.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Install {
     pub phase: InstallPhase,
     /// What its volumes hold by now, fetched in this attempt or an earlier one.
@@ -90,7 +90,7 @@ pub struct Install {
     pub attempt: u32,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum InstallPhase {
     Fetching,
     /// An attempt has ended before everything was here; the next one goes on from there.

@@ -1,8 +1,10 @@
 //! What is counted of a server: its calls by kind and outcome, how long they took, and what went wrong. Fixed arrays, so that
 //! counting costs a few additions and no name that a client has made up becomes a series. Never decides anything.
 
+use serde::{Deserialize, Serialize};
+
 /// What a call is for. A method that stands in no row is `Other`, whatever its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MethodClass {
     ToolsCall,
     ToolsList,
@@ -51,7 +53,7 @@ impl MethodClass {
 }
 
 /// How a call ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CallOutcome {
     /// The server gave a result.
     Ok,
@@ -100,7 +102,7 @@ impl CallOutcome {
 pub const DURATION_BOUNDS_MS: [u64; 14] =
     [10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 120_000, 300_000];
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
     calls: [[u64; CallOutcome::ALL.len()]; MethodClass::ALL.len()],
     /// How many took no longer than each bound and longer than the one before; the last: longer than all.
@@ -113,7 +115,7 @@ pub struct Tally {
 }
 
 /// Since the last sample.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lately {
     pub calls: u32,
     /// Those of them that gave no result.
@@ -147,7 +149,7 @@ impl Tally {
 }
 
 /// What a server used and did in the time before `at_unix_ms`.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     pub at_unix_ms: u64,
     pub cpu_percent: f64,

@@ -2,7 +2,7 @@
 //! builds nothing, does not recurse, and checks the encoding on its way: whatever it has gone over is UTF-8. It refuses
 //! what `serde_json` refuses (a key that escapes half a character, too), and leaves it to that to say why.
 
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
@@ -16,7 +16,7 @@ pub use items::{Item, Items, TooMany, items, named_items};
 pub struct Json<'a>(&'a str);
 
 /// The same, kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JsonBuf(Box<str>);
 
 /// There is something else than what JSON allows, or an end too early.

@@ -2,6 +2,7 @@
 
 mod clients;
 mod durable;
+mod handover;
 mod mcp;
 mod rest;
 mod whose;
@@ -75,6 +76,7 @@ pub struct World {
     pub(super) told: BTreeMap<ServerId, (String, Status)>,
     agents: mcp::Agents,
     exited: bool,
+    handovers: Option<handover::Handovers>,
     /// A running hash of all that happened: the same seed must give the same one.
     trace: u64,
 }
@@ -115,6 +117,7 @@ impl World {
             told: BTreeMap::new(),
             agents: mcp::Agents::default(),
             exited: false,
+            handovers: None,
             trace: seed,
         }
     }
@@ -465,6 +468,7 @@ impl World {
                 Output::Exit => self.exited = true,
             }
         }
+        self.may_hand_over();
     }
 
     /// What is told of each server is one unbroken line.

@@ -3,6 +3,7 @@
 
 pub mod certificate;
 pub mod discovery;
+mod frozen;
 pub mod jwks;
 pub mod jwt;
 pub mod oauth;
@@ -19,6 +20,7 @@ use crate::model::principal::{Limits, Need, Principal, Scopes};
 use crate::model::records::Token;
 use crate::wire::http_in::{Request, is_media};
 use ::core::net::IpAddr;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -125,7 +127,7 @@ struct Known {
     principal: Principal,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Used {
     unix_ms: Option<u64>,
     /// The store does not have it yet.

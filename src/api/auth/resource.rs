@@ -6,11 +6,12 @@ use crate::api::route;
 use crate::model::principal::{Need, Scopes};
 use crate::wire::http::url::Url;
 use crate::wire::http_in::Method;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 pub const WELL_KNOWN: &str = "/.well-known/oauth-protected-resource";
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resource {
     /// `https://host[:port]`, as clients write it.
     origin: String,

@@ -20,6 +20,7 @@ use crate::limits::NAME_MAX;
 use crate::model::definition::Definition;
 use crate::model::external::ExternalSpec;
 use crate::model::fault::{Code, Fault};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use values::Asking;
@@ -29,7 +30,7 @@ pub use values::{Need, Surroundings};
 pub const EXPORT_VERSION: u64 = 1;
 
 /// One server of a document.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
     /// What it is called there.
     pub from: String,
@@ -37,6 +38,7 @@ pub struct Entry {
     pub name: String,
     pub kind: Kind,
     /// What `POST` takes. A variable or a header whose value is unknown is `null`; an argument keeps its placeholder.
+    #[serde(with = "crate::model::frozen::json")]
     pub definition: Map<String, Value>,
     pub needs: Vec<Need>,
     /// Fields that only mean something to the client they were written for.
@@ -46,7 +48,7 @@ pub struct Entry {
 }
 
 /// What an entry becomes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kind {
     /// A program, in a sandbox of this host.
     #[default]

@@ -1,6 +1,8 @@
 //! Values that a document does not hold: `${…}` and what it asks a person for. Owns the search for them and the list of
 //! those that were not found; never invents one.
 
+use serde::{Deserialize, Serialize};
+
 /// What only the importing side can know.
 pub trait Surroundings {
     /// What was given for this import, as with `--set NAME=VALUE`.
@@ -16,7 +18,7 @@ pub trait Surroundings {
 }
 
 /// A value that must be given before the server can be registered.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Need {
     pub name: String,
     pub description: Option<String>,

@@ -335,7 +335,18 @@ impl Core {
         self.servers.check_store()?;
         self.servers.known.get_mut(&id).expect("found").changing = true;
         let op = StoreOp::UpdateServer { id, definition: Arc::clone(&definition), desired_up: up };
-        self.store(conn, Pending::Change { server: id, definition, up, conns: vec![conn], kind, warning }, op);
+        self.store(
+            conn,
+            Pending::Change {
+                server: id,
+                definition,
+                up,
+                conns: vec![conn],
+                kind,
+                warning: warning.map(str::to_string),
+            },
+            op,
+        );
         Ok(())
     }
 

@@ -8,8 +8,10 @@ use crate::ids::{IdMap, InstanceId};
 use crate::limits::{CRASH_TAIL_LINES, LOG_BYTES_KEPT, LOG_LINE_MAX, LOG_LINES_KEPT, SERVER_LOG};
 use crate::model::log::{LogEntry, LogSource};
 use memchr::memchr;
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
+#[derive(Serialize, Deserialize)]
 pub struct LogRing {
     entries: VecDeque<LogEntry>,
     bytes: usize,
@@ -23,7 +25,7 @@ pub struct LogRing {
 }
 
 /// Lines for which there was no room, since that was last told.
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 struct Unkept {
     count: u64,
     /// Somebody knows that it will have to be told.

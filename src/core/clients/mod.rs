@@ -9,8 +9,9 @@ pub mod waiting;
 
 use crate::core::clients::news::Watcher;
 use crate::core::clients::parked::Parked;
+use serde::{Deserialize, Serialize};
 
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub(in crate::core) struct Clients {
     parked: Parked,
     watchers: Vec<Watcher>,

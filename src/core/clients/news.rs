@@ -16,8 +16,10 @@ use crate::model::news::{News, NewsKind};
 use crate::model::principal::Principal;
 use crate::model::status::Status;
 use crate::shares::{Owner, Resource, Shares, Short};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
+#[derive(Serialize, Deserialize)]
 pub(in crate::core) struct Watcher {
     conn: ConnId,
     who: Principal,

@@ -2,8 +2,9 @@
 //! wants to answer must first `release` the client; a second answer finds nobody to give it to.
 
 use crate::ids::{CallId, ConnId, IdMap, PostId, ServerId, SessionId, StoreSeq};
+use serde::{Deserialize, Serialize};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WaitOn {
     /// The reply to a call; the call's own deadline holds.
     Reply(CallId),
@@ -32,7 +33,7 @@ pub enum WaitOn {
 }
 
 /// What a client has done to a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Hand {
     Registered,
     /// Also if it was changed.
@@ -40,7 +41,7 @@ pub enum Hand {
     Restarted,
 }
 
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub struct Parked {
     clients: IdMap<ConnId, WaitOn>,
 }

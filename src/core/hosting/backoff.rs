@@ -3,12 +3,13 @@
 //! delays cannot reset it.
 
 use crate::model::definition::CrashLoop;
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 /// The delays of deaths that are no loop yet: at once, then 1 s, then 2 s.
 const QUICK_MS: [u64; 3] = [0, 1_000, 2_000];
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Backoff {
     /// Deaths within the window, oldest first; never more than `threshold + 1`.
     deaths: VecDeque<u64>,

@@ -11,6 +11,7 @@ use crate::ids::InstanceId;
 use crate::limits::{LAUNCH_TIMEOUT, SHUTDOWN_GRACE, STDOUT_CLOSED_GRACE, STOP_GRACE, UNRESPONSIVE_GRACE};
 use crate::model::definition::{Definition, OnUnresponsive, PullPolicy, RestartPolicy, Source};
 use crate::model::instance::{Exit, ExitCause, LaunchFault, Packages, StopSignal};
+use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
@@ -126,6 +127,7 @@ pub enum Action {
     },
 }
 
+#[derive(Serialize, Deserialize)]
 pub struct Lifecycle {
     state: State,
     backoff: Backoff,

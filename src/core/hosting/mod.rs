@@ -11,9 +11,10 @@ pub mod stateless_peer;
 use crate::core::hosting::pulls::Pulls;
 use crate::ids::{IdMap, IdSet, InstanceId, PeerId};
 use crate::limits::{RESTARTS_AT_ONCE, STARTS_AT_ONCE};
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub(in crate::core) struct Hosting {
     instances: IdMap<InstanceId, PeerId>,
     /// How many instances there have been.
@@ -23,6 +24,7 @@ pub(in crate::core) struct Hosting {
     /// As above, for those that ran and died.
     restart_queue: VecDeque<PeerId>,
     /// The instances that hold a slot.
+    #[serde(serialize_with = "crate::model::frozen::sorted")]
     launching: IdSet<InstanceId>,
     pulls: Pulls,
 }

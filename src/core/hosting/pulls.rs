@@ -7,15 +7,16 @@ use crate::core::effects::Effects;
 use crate::core::hosting::Hosting;
 use crate::ids::{PeerId, PullId};
 use crate::model::definition::PullPolicy;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub(in crate::core) struct Pulls {
     minted: u64,
     map: BTreeMap<PullId, Pull>,
 }
 
-#[derive(Clone)]
+#[derive(Clone, Serialize, Deserialize)]
 pub(in crate::core) struct Pull {
     pub image: String,
     policy: PullPolicy,

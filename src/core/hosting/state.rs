@@ -3,8 +3,9 @@
 
 use crate::ids::InstanceId;
 use crate::model::status::Status;
+use serde::{Deserialize, Serialize};
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum State {
     /// No instance, and none is coming.
     Down,
@@ -118,7 +119,7 @@ impl State {
 }
 
 /// What follows a stop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Then {
     Down,
     /// A restart by hand.

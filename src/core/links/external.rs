@@ -10,9 +10,10 @@ use crate::ids::InstanceId;
 use crate::limits::{INSTALL_TIMEOUT_DEFAULT, STOP_GRACE};
 use crate::model::fault::{Code, Fault, Outcome};
 use crate::model::instance::{Exit, ExitCause, Packages, StopSignal};
+use serde::{Deserialize, Serialize};
 
 /// What carries the conversation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Carrier {
     /// A connection of the daemon's own: it is over as soon as it is closed.
     Network,
@@ -35,7 +36,7 @@ pub enum LinkEvent {
     Impossible(Fault),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Stage {
     /// No instance.
     None,
@@ -69,6 +70,7 @@ enum Stage {
 /// Why an attempt has failed; `InstallFailed` has told more before.
 const NOT_FETCHED: &str = "its packages could not be fetched";
 
+#[derive(Serialize, Deserialize)]
 pub struct ExternalLife {
     link: Link,
     rules: Rules,

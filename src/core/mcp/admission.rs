@@ -23,11 +23,12 @@ use crate::model::protocol::Version;
 use crate::shares::{Owner, Resource, Short};
 use crate::wire::json::{Json, JsonBuf};
 use crate::wire::jsonrpc;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// An `initialize` that waits for the server's own handshake.
+#[derive(Serialize, Deserialize)]
 pub(in crate::core) struct Greeting {
     id: JsonBuf,
     owner: Arc<str>,

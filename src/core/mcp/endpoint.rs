@@ -16,9 +16,10 @@ use crate::core::servers::server::{Origin, Server};
 use crate::ids::ServerId;
 use crate::model::external::ProjectId;
 use crate::model::principal::Limits;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum McpEndpoint {
     Server(ServerId),
     /// All hosted servers.

@@ -3,10 +3,11 @@
 
 use crate::ids::EventId;
 use crate::limits::{EVENT_LOG_BYTES, EVENT_LOG_COUNT};
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub struct EventLog {
     events: VecDeque<(EventId, Arc<[u8]>)>,
     bytes: usize,

@@ -18,17 +18,18 @@ use crate::limits::LIST_PAUSE;
 use crate::model::external::ProjectId;
 use crate::model::principal::Limits;
 use crate::wire::jsonrpc;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
 /// What those who see several servers at once have not been told yet.
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub(in crate::core) struct JointNews {
     tools: Untold,
     prompts: Untold,
     resources: Untold,
 }
 
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 struct Untold {
     /// Nobody hears more before.
     quiet_until_ms: u64,
@@ -37,7 +38,7 @@ struct Untold {
 }
 
 /// As far as it decides who hears of it.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
+#[derive(PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 struct Changed {
     name: String,
     project: Option<ProjectId>,

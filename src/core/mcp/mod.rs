@@ -23,7 +23,9 @@ use crate::core::mcp::era::suspended::KeptAnswers;
 use crate::core::mcp::list_changes::JointNews;
 use crate::core::mcp::sessions::{ForwardedRequest, PendingPost, Question, Sessions};
 use crate::ids::{CallId, ConnId, IdMap, PostId, SessionId};
+use serde::{Deserialize, Serialize};
 
+#[derive(Serialize, Deserialize)]
 pub(in crate::core) struct Mcp {
     pub sessions: Sessions,
     pub posts: IdMap<PostId, PendingPost>,

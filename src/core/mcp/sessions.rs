@@ -10,13 +10,13 @@ use crate::model::fault::{Fault, Outcome};
 use crate::model::principal::Limits;
 use crate::model::protocol::{Level, Version};
 use crate::wire::json::{Json, JsonBuf};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// What a client said it can be asked.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Abilities {
     pub sampling: bool,
     pub sampling_tools: bool,
@@ -99,6 +99,7 @@ impl Abilities {
 /// Whose post it is when a client was asked for input by a result, and has not come back with it.
 pub const NOBODY: PostId = PostId(0);
 
+#[derive(Serialize, Deserialize)]
 pub struct Session {
     pub id: SessionId,
     /// Where it was opened.
@@ -137,6 +138,7 @@ impl Session {
 }
 
 /// One POST of a client that waits for answers.
+#[derive(Serialize, Deserialize)]
 pub struct PendingPost {
     /// None: its stream was lost, and may be resumed.
     pub conn: Option<ConnId>,
@@ -151,6 +153,7 @@ pub struct PendingPost {
 }
 
 /// An open `subscriptions/listen`.
+#[derive(Serialize, Deserialize)]
 pub struct Listening {
     pub at: McpEndpoint,
     pub owner: Arc<str>,
@@ -165,6 +168,7 @@ pub struct Listening {
 }
 
 /// One request of an MCP client that became a call.
+#[derive(Serialize, Deserialize)]
 pub struct ForwardedRequest {
     pub peer: PeerId,
     pub post: PostId,
@@ -197,7 +201,7 @@ impl ForwardedRequest {
 }
 
 /// A request that may go out in rounds, each with more input.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct InputRounds {
     pub method: String,
     pub params: Option<JsonBuf>,
@@ -222,7 +226,7 @@ impl InputRounds {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RequestKind {
     Plain,
     Subscribe(String),
@@ -233,7 +237,7 @@ pub enum RequestKind {
 }
 
 /// Which of the two dialects the client speaks, and the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Era {
     /// The same: nothing is translated.
     Same,
@@ -246,6 +250,7 @@ pub enum Era {
 }
 
 /// A question that a server asked in mid-call and that a client has to answer.
+#[derive(Serialize, Deserialize)]
 pub struct Question {
     pub peer: PeerId,
     pub instance: InstanceId,
@@ -261,7 +266,7 @@ pub struct Question {
     pub token: Option<JsonBuf>,
 }
 
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub struct Sessions {
     table: IdMap<SessionId, Session>,
 }

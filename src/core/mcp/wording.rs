@@ -9,7 +9,7 @@ use crate::model::protocol::Version;
 use crate::wire::json::{Json, JsonBuf};
 use crate::wire::jsonrpc;
 use memchr::{memchr, memmem};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -79,12 +79,14 @@ pub(in crate::core) fn rpc_error(id: &str, code: i64, message: &str) -> Vec<u8> 
 }
 
 /// An answer before it is known under which id it is given.
+#[derive(Serialize, Deserialize)]
 pub(in crate::core) struct Settled<'a> {
     pub status: u16,
     pub body: Body<'a>,
 }
 
 /// The server's own words as they lie in its buffer, or ours: they are copied once, into the message.
+#[derive(Serialize, Deserialize)]
 pub(in crate::core) enum Body<'a> {
     Result(Cow<'a, [u8]>),
     Error(Cow<'a, [u8]>),

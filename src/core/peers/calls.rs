@@ -10,11 +10,12 @@ use crate::model::external::CallOutcome;
 use crate::model::fault::{Code, Fault, Outcome};
 use crate::model::tally::MethodClass;
 use crate::shares::{Owner, Short};
+use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Call {
     pub peer: PeerId,
     /// The one that the peer is of.
@@ -28,7 +29,7 @@ pub struct Call {
 }
 
 /// Who gets the answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Caller {
     Client(ConnId),
     /// As above, of a project's tool.
@@ -43,7 +44,7 @@ pub enum Caller {
     List(Listing),
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub enum Stage {
     /// `by`: the principal who asked; none for the daemon itself.
     Queued {
@@ -55,7 +56,7 @@ pub enum Stage {
     },
 }
 
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub struct Calls {
     table: IdMap<CallId, Call>,
     minted: u64,
@@ -143,7 +144,7 @@ impl Call {
 }
 
 /// One server's side of the calls: who is next, who is out.
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub struct Lane {
     /// In order of arrival. Calls that ended while they waited are dropped when they come to the front.
     queue: VecDeque<CallId>,
@@ -156,14 +157,14 @@ pub struct Lane {
 }
 
 /// What one principal has of a queue.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Places {
     count: usize,
     bytes: usize,
 }
 
 /// A call whose client gives it more time than the server's definition does. It has it as long as nobody else waits.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Extended {
     pub call: CallId,
     pub by: Arc<str>,

@@ -10,12 +10,13 @@ use crate::limits::HEARTBEAT_DOUBLINGS;
 use crate::model::definition::Health;
 use crate::model::status::Status;
 use crate::wire::jsonrpc;
+use serde::{Deserialize, Serialize};
 
 const PING: &str = "ping";
 const LIST: &str = "tools/list";
 
 /// What is known of one instance's life signs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pulse {
     heard_ms: u64,
     /// When it last wrote anything at all.
@@ -29,7 +30,7 @@ pub struct Pulse {
     stale: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Doubt {
     /// Its silence is looked at no earlier than `look_ms`.
     None { look_ms: u64 },

@@ -7,7 +7,9 @@ use crate::core::links::external::ExternalLife;
 use crate::ids::InstanceId;
 use crate::model::definition::Definition;
 use crate::model::status::Status;
+use serde::{Deserialize, Serialize};
 
+#[derive(Serialize, Deserialize)]
 pub enum Life {
     Hosted(Lifecycle),
     External(Box<ExternalLife>),

@@ -21,10 +21,10 @@ use crate::shares::{Owner, Resource, Short};
 use crate::wire::json::{self, Json};
 use crate::wire::jsonrpc::{self, Reply};
 use memchr::memmem;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Listing {
     Tools,
     Prompts,
@@ -81,7 +81,7 @@ impl Listing {
 }
 
 /// One cached list.
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub struct Cached {
     /// The whole answer, byte for byte if it was one page.
     pub text: Option<Arc<[u8]>>,

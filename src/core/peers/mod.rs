@@ -13,8 +13,9 @@ pub mod unanswered;
 use crate::core::peers::calls::Calls;
 use crate::core::peers::peer::Peer;
 use crate::ids::{IdMap, PeerId};
+use serde::{Deserialize, Serialize};
 
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub(in crate::core) struct Peers {
     pub known: IdMap<PeerId, Peer>,
     pub minted: u64,

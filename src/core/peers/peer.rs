@@ -18,11 +18,12 @@ use crate::model::instance::{Exit, ExitCause};
 use crate::model::protocol::Level;
 use crate::model::status::LastCrash;
 use crate::wire::times::rfc3339;
+use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// Whom a conversation is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
     /// For everybody, unless one of the others is there for them.
     Main,
@@ -32,6 +33,7 @@ pub enum Role {
     Session(SessionId),
 }
 
+#[derive(Serialize, Deserialize)]
 pub struct Peer {
     pub id: PeerId,
     pub server: ServerId,
@@ -53,8 +55,10 @@ pub struct Peer {
     /// By tool: its parameters that clients repeat in a header.
     pub header_params: HashMap<String, Vec<HeaderParam>>,
     /// Of the resources that it lists.
+    #[serde(serialize_with = "crate::model::frozen::sorted")]
     pub resource_uris: HashSet<String>,
     /// Of the tools that it lists; of a main peer only.
+    #[serde(serialize_with = "crate::model::frozen::sorted")]
     pub tool_names: HashSet<String>,
     /// The log level that the present instance was told.
     pub level: Option<Level>,
@@ -78,7 +82,7 @@ pub struct Peer {
     pub leaving: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Dialect {
     /// `initialize`, up to 2025-11-25. Also of servers that know no handshake at all.
     Sessions,
@@ -87,7 +91,7 @@ pub enum Dialect {
 }
 
 /// Which of the two handshakes is under way, and what is known by then.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub enum Opening {
     #[default]
     Initialize,
@@ -100,21 +104,21 @@ pub enum Opening {
 }
 
 /// An `initialize` that was answered with an error.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Refusal {
     pub code: i64,
     pub said: String,
 }
 
 /// What the handshake told.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Hello {
     pub server_info: Option<Vec<u8>>,
     pub protocol_version: Option<String>,
 }
 
 /// What clients of a server are told of it, as JSON text.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Advertised {
     pub capabilities: String,
     pub server_info: String,
@@ -122,14 +126,14 @@ pub struct Advertised {
 }
 
 /// A parameter of a tool and the name of its header, without the prefix.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeaderParam {
     pub property: String,
     pub header: String,
 }
 
 /// What came from the present instance's stdout besides answers; it tells why a handshake fails.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Said {
     pub noise_lines: u64,
     pub content_length: bool,

@@ -5,7 +5,9 @@
 
 use crate::ids::{CallId, SessionId};
 use crate::limits::UNANSWERED_MAX;
+use serde::{Deserialize, Serialize};
 
+#[derive(Serialize, Deserialize)]
 pub enum Unanswered {
     /// Each with the session whose it was; none: it belongs to nobody who could be told from others.
     Known(Vec<(CallId, Option<SessionId>)>),

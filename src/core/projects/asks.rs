@@ -20,10 +20,11 @@ use crate::model::external::{
 use crate::model::fault::{Code, Fault};
 use crate::model::principal::Principal;
 use crate::model::records::StoreOp;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// What a project has asked of the store.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub enum ProjectChange {
     Create(Arc<ExternalServer>),
     Update(Arc<ExternalServer>),

@@ -19,10 +19,11 @@ use crate::core::projects::waits::McpWait;
 use crate::core::servers::call_records::CallRecords;
 use crate::ids::{ConnId, ServerId, Uuid};
 use crate::model::external::{ExternalId, ExternalServer, ProjectId, Secrets, StoredSecret};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub(in crate::core) struct Projects {
     pub rows: BTreeMap<ExternalId, Arc<ExternalServer>>,
     /// Also of rows that are not durable yet.

@@ -12,10 +12,11 @@ use crate::model::external::{CallOutcome, ProjectId, ToolCallRecord};
 use crate::model::fault::{Code, Fault};
 use crate::model::records::StoreOutcome;
 use crate::wire::jsonrpc::Reply;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// What will be in the record of a call that is under way.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CallDraft {
     project: ProjectId,
     server: Option<String>,

@@ -15,6 +15,7 @@ use crate::model::external::{CallOutcome, ExternalId, ExternalServer, ProjectId}
 use crate::model::fault::{Code, Fault, Outcome};
 use crate::model::principal::Principal;
 use crate::wire::json::{Json, JsonBuf};
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::sync::Arc;
 
@@ -23,6 +24,7 @@ mod choice;
 /// Calls under way, with what is recorded of them.
 pub(in crate::core) type ToolCalls = IdMap<CallId, UnderWay>;
 
+#[derive(Serialize, Deserialize)]
 pub(in crate::core) struct UnderWay {
     server: ServerId,
     format: ResultFormat,
@@ -30,11 +32,13 @@ pub(in crate::core) struct UnderWay {
 }
 
 /// What a client waits for.
+#[derive(Serialize, Deserialize)]
 pub(in crate::core) struct ToolWait {
     pub project: ProjectId,
     want: Want,
 }
 
+#[derive(Serialize, Deserialize)]
 enum Want {
     Tools,
     Call(Box<KeptCall>),
@@ -43,6 +47,7 @@ enum Want {
 }
 
 /// A call kept beyond its HTTP request.
+#[derive(Serialize, Deserialize)]
 struct KeptCall {
     owner: Principal,
     tool: String,

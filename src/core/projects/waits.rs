@@ -20,10 +20,11 @@ use crate::model::fault::{Code, Fault, Outcome};
 use crate::model::principal::Limits;
 use crate::shares::{Owner, Resource};
 use crate::wire::json::{Json, JsonBuf};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// What a request waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::core) enum Awaited {
     /// Each server of the project has told this list, or will not.
     List(Listing),
@@ -32,6 +33,7 @@ pub(in crate::core) enum Awaited {
 }
 
 /// A request kept beyond its HTTP request.
+#[derive(Serialize, Deserialize)]
 pub(in crate::core) enum WaitingRequest {
     Session { session: SessionId, id: JsonBuf, method: String, params: Option<JsonBuf> },
     Stateless { sees: Limits, request: OwnedRequest },
@@ -60,6 +62,7 @@ impl WaitingRequest {
     }
 }
 
+#[derive(Serialize, Deserialize)]
 pub(in crate::core) struct McpWait {
     project: ProjectId,
     awaited: Awaited,

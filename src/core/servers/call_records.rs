@@ -6,9 +6,10 @@ use crate::limits::{
     RECORD_ARGUMENTS_MAX, RECORDS_BATCH, RECORDS_BATCH_BYTES, RECORDS_WAITING_BYTES, RECORDS_WAITING_MAX,
 };
 use crate::model::external::ToolCallRecord;
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub struct CallRecords {
     /// Oldest first; those of the batch that is out stand at the front.
     waiting: VecDeque<ToolCallRecord>,

@@ -10,9 +10,10 @@ use crate::core::servers::Servers;
 use crate::ids::{ConnId, ServerId};
 use crate::limits::{DECISION_DISK_WAIT, DECISION_RETRY, DECISIONS_KEPT_MAX, STORE_WAIT};
 use crate::model::records::Decision;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(in crate::core) enum Key {
     Server(ServerId),
     Token(String),
@@ -27,7 +28,7 @@ impl Key {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Place {
     /// The store has been asked, and has until then.
     Asked {
@@ -44,6 +45,7 @@ enum Place {
     Store,
 }
 
+#[derive(Serialize, Deserialize)]
 struct Open {
     decision: Decision,
     place: Place,
@@ -51,7 +53,7 @@ struct Open {
     on_disk: bool,
 }
 
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub(in crate::core) struct Decisions {
     open: BTreeMap<Key, Open>,
     version: u64,
@@ -274,7 +276,7 @@ impl Servers {
         match key {
             Key::Server(id) => {
                 if let Some(server) = self.known.get_mut(id) {
-                    server.unrecorded = match place {
+                    let told = match place {
                         Some(Place::Disk) => Some("that it is stopped is kept on disk until the database is back"),
                         Some(Place::Nowhere) => Some(
                             "that it is stopped is neither in the database nor on disk: a daemon that is killed forgets it",
@@ -282,6 +284,7 @@ impl Servers {
                         Some(Place::Late { .. }) => Some("that it is stopped is being written to the disk"),
                         Some(Place::Asked { .. } | Place::Store) | None => None,
                     };
+                    server.unrecorded = told.map(str::to_string);
                 }
                 effects.raise(RoomEvent::WaitMayBeOver(*id));
             }

@@ -16,10 +16,11 @@ use crate::model::external::{ExternalServer, ExternalSpec, ProjectId};
 use crate::model::fault::{Code, Fault};
 use crate::model::principal::Principal;
 use crate::model::records::{StoreOp, StoredServer};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// What the store is asked for.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Imported {
     pub servers: Vec<(ServerId, Arc<Definition>)>,
     pub rows: Vec<Arc<ExternalServer>>,

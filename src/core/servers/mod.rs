@@ -24,8 +24,10 @@ use crate::ids::{IdMap, ServerId, StoreSeq};
 use crate::limits::RECORDS_CLEAN_PAUSE;
 use crate::model::principal::Principal;
 use crate::model::records::StoreOp;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
+#[derive(Serialize, Deserialize)]
 pub(in crate::core) struct Servers {
     /// The store has been read.
     pub loaded: bool,

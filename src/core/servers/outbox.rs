@@ -8,11 +8,12 @@ use crate::ids::{ConnId, ServerId, StoreSeq, Uuid};
 use crate::model::definition::Definition;
 use crate::model::external::{ExternalId, ProjectId};
 use crate::model::records::Token;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// What an operation was for.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub enum Pending {
     Register {
         server: ServerId,
@@ -29,7 +30,7 @@ pub enum Pending {
         conns: Vec<ConnId>,
         kind: ChangeKind,
         /// What it does besides what was asked for.
-        warning: Option<&'static str>,
+        warning: Option<String>,
     },
     TokenInsert {
         id: Uuid,
@@ -77,13 +78,13 @@ pub enum Pending {
     OldRecords,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ChangeKind {
     Patch,
     Start,
 }
 
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub struct Outbox {
     connected: bool,
     /// An operation has been out for longer than a client would wait: the database hangs.

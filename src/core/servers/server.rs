@@ -15,17 +15,19 @@ use crate::model::fault::{Code, Fault};
 use crate::model::records::{StoredServer, StoredStatus};
 use crate::model::status::{ImagePull, Install, Status, StatusView};
 use crate::model::tally::{Sample, Tally};
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Somebody who follows a server's log.
+#[derive(Serialize, Deserialize)]
 pub struct Follower {
     pub conn: ConnId,
     pub owner: Arc<str>,
 }
 
 /// How far a server that goes for good has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Removal {
     /// Once it is down it is forgotten.
     KeepsVolumes,
@@ -38,7 +40,7 @@ pub enum Removal {
 }
 
 /// Where a server comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Origin {
     /// It was registered here, and is hosted.
     Registered,
@@ -46,6 +48,7 @@ pub enum Origin {
     Project(ExternalId),
 }
 
+#[derive(Serialize, Deserialize)]
 pub struct Server {
     pub id: ServerId,
     pub origin: Origin,
@@ -69,9 +72,9 @@ pub struct Server {
     /// Why its definition may not be started.
     pub refused: Option<Fault>,
     /// What a change has done besides what was asked for.
-    pub warning: Option<&'static str>,
+    pub warning: Option<String>,
     /// That it was stopped is not in the store yet.
-    pub unrecorded: Option<&'static str>,
+    pub unrecorded: Option<String>,
     /// The pull of its image, if one was needed.
     pub image_pull: Option<ImagePull>,
     /// The fetching of its packages, if that was needed.
@@ -157,7 +160,8 @@ impl Server {
     /// All there is to say, in one line.
     fn all_warnings(&self, settings: &Settings) -> Option<String> {
         let of_default = settings.default_warning.as_deref().filter(|_| self.definition.provider.is_none());
-        let all: Vec<&str> = [of_default, self.warning, self.unrecorded].into_iter().flatten().collect();
+        let all: Vec<&str> =
+            [of_default, self.warning.as_deref(), self.unrecorded.as_deref()].into_iter().flatten().collect();
         (!all.is_empty()).then(|| all.join("; "))
     }
 

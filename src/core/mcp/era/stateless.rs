@@ -26,6 +26,7 @@ use crate::model::tally::MethodClass;
 use crate::shares::{Owner, Resource};
 use crate::wire::json::{Json, JsonBuf};
 use crate::wire::jsonrpc;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,7 +36,7 @@ const HEADER_MISMATCH: i64 = -32020;
 const LIST_TTL_MS: u64 = 60_000;
 
 /// Does a server speak the version without sessions?
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Support {
     /// Nobody has asked yet.
     #[default]
@@ -48,13 +49,14 @@ pub enum Support {
 }
 
 /// A request that waits until it is known how to serve it.
+#[derive(Serialize, Deserialize)]
 pub struct Held {
     post: PostId,
     request: OwnedRequest,
 }
 
 /// A request of a client without a session, kept beyond its HTTP request.
-#[derive(Clone)]
+#[derive(Clone, Serialize, Deserialize)]
 pub(in crate::core) struct OwnedRequest {
     pub owner: Arc<str>,
     pub id: JsonBuf,

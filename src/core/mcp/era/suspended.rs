@@ -10,11 +10,13 @@ use crate::core::mcp::wording::{INVALID_PARAMS, Settled, rpc_error};
 use crate::ids::{CallId, PeerId, PostId, ServerId};
 use crate::limits::{CONTENDED_QUESTION_TIMEOUT, KEPT_ANSWERS_BYTES_MAX, KEPT_ANSWERS_MAX, QUESTION_TIMEOUT};
 use crate::wire::jsonrpc::{self, Reply};
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 /// The answer to a call whose client was away when it came.
+#[derive(Serialize, Deserialize)]
 struct Kept {
     peer: PeerId,
     owner: Arc<str>,
@@ -24,7 +26,7 @@ struct Kept {
 
 /// Bounded in number, bytes and time; the oldest go first, and before all others those of an owner who has more than
 /// half of it.
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub struct KeptAnswers {
     table: HashMap<CallId, Kept>,
     order: VecDeque<CallId>,
