@@ -120,7 +120,7 @@ fn slow_readers_of_large_answers_hold_no_more_than_their_share() {
     let other = token(&daemon, "other", "mcp:call");
     let before = weight_of(daemon.pid()).1;
     let call = json!({"method": "tools/call", "params": {"name": "long_line", "arguments": {"mib": 15}}});
-    let mut slow = Vec::new();
+    let (mut slow, mut last) = (Vec::new(), String::new());
     for _ in 0..16 {
         let mut http = daemon.http();
         send(&mut http, daemon.token(), &format!("{BASE}/large/call"), &call);
@@ -134,6 +134,20 @@ fn slow_readers_of_large_answers_hold_no_more_than_their_share() {
     // Somebody else has a share of its own.
     let reply = Http::connect(daemon.address(), &other).request("POST", &format!("{BASE}/large/call"), Some(&call));
     assert_eq!(reply.status, 200, "{}", reply.code());
+    // Sixty-four of them, by seven tokens: whatever they have been promised, all of it is less than the budget.
+    let crowd: Vec<Http> = (0..48)
+        .map(|n| {
+            let mut http = daemon.http();
+            let token = if n % 8 == 0 { token(&daemon, &format!("reader{n}"), "mcp:call") } else { last.clone() };
+            send(&mut http, &token, &format!("{BASE}/large/call"), &call);
+            last = token;
+            http
+        })
+        .collect();
+    assert!(eventually(Duration::from_secs(180), has_run), "{}", daemon.status("large"));
+    let weight = weight_of(daemon.pid()).1;
+    assert!(weight < MEMORY_BUDGET as u64, "{weight} bytes for {} readers that do not read", crowd.len() + slow.len());
+    drop(crowd);
     let (mut whole, mut refused) = (0, 0);
     for mut http in slow {
         let reply = http.read_reply(false).expect("an answer");
