@@ -182,7 +182,9 @@ pub fn events(bytes: &[u8]) {
         sse::event(&mut out, Some(&event.name), Some(&event.id), &event.data);
         let mut reader = EventReader::new(16 * EVENT_MAX);
         let again = reader.read(&mut &out[..]).expect("small").expect("an event");
-        assert_eq!((again.name, again.data), (event.name, event.data), "what is written is what was read");
+        // A zero byte would make a client ignore an id, and is written as a space.
+        let name = event.name.replace('\0', " ");
+        assert_eq!((again.name, again.data), (name, event.data), "what is written is what was read");
     }
     let mut rest = whole;
     while let Ok(Some(_)) = sse::read_data(&mut rest) {}
