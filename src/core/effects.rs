@@ -62,7 +62,7 @@ pub struct Effects {
     pub shares: Shares,
     /// What has happened in one room and concerns another, oldest first.
     #[serde(skip)]
-    pub events: VecDeque<RoomEvent>,
+    pub(in crate::core) events: VecDeque<RoomEvent>,
     /// What the last words of a server have cost.
     pub work: usize,
 }
@@ -80,8 +80,13 @@ impl Effects {
         }
     }
 
+    /// To a server, and no call.
+    pub fn write(&mut self, instance: InstanceId, bytes: Vec<u8>) {
+        self.outputs.push_back(Output::Write { instance, bytes, call: None });
+    }
+
     /// Something has happened that concerns another room.
-    pub fn raise(&mut self, event: RoomEvent) {
+    pub(in crate::core) fn raise(&mut self, event: RoomEvent) {
         self.events.push_back(event);
     }
 }

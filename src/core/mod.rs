@@ -35,10 +35,11 @@ use crate::core::links::external::LinkEvent;
 use crate::core::mcp::Mcp;
 use crate::core::peers::Peers;
 use crate::core::peers::peer::{Peer, Role};
-use crate::core::projects::Projects;
+use crate::core::projects::{Projects, carriers};
 use crate::core::servers::Servers;
 use crate::core::servers::server::Server;
 pub use crate::core::settings::Settings;
+use crate::core::shutdown::Phase;
 use crate::ids::{InstanceId, PeerId, ServerId};
 use crate::limits::STDIN_GRACE;
 use crate::model::instance::{Exit, ExitCause, StopSignal};
@@ -46,21 +47,6 @@ use crate::model::principal::Principal;
 use crate::model::records::Snapshot;
 use crate::model::status::LastCrash;
 use serde::{Deserialize, Serialize};
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum Phase {
-    Booting {
-        swept: bool,
-    },
-    Running,
-    /// Calls in flight may finish; nothing new is taken.
-    Draining,
-    /// Every server has been told to stop.
-    Stopping,
-    /// All are down; what is known is being written.
-    Flushing,
-    Over,
-}
 
 /// How long a change of status may wait for more of them before it is written.
 const WRITE_BEHIND_MS: u64 = 500;
@@ -114,7 +100,7 @@ impl Core {
 
     /// Does this daemon still take new connections?
     pub fn is_accepting(&self) -> bool {
-        matches!(self.phase, Phase::Booting { .. } | Phase::Running)
+        self.phase.is_accepting()
     }
 
     /// All that is known, as bytes; between turns, when nothing is left to be performed.
@@ -175,7 +161,11 @@ impl Core {
         self.effects.now = now;
         match input {
             Input::Swept { providers, unusable } => self.swept(providers, unusable),
-            Input::ShutdownAsked => self.shutdown_asked(),
+            Input::ShutdownAsked => {
+                log::info!("shutdown asked for: {} calls in flight or waiting", self.peers.calls.len());
+                let step = self.phase.shutdown_asked(&mut self.effects);
+                self.take_step(step);
+            }
             Input::StoreOpened { snapshot } => self.store_opened(snapshot),
             Input::StoreLost { why } => self.store_lost(&why),
             Input::StoreHeld => self.servers.stands_by = true,
@@ -215,7 +205,9 @@ impl Core {
             Input::Unwritten { call, short } => self.unwritten(call, short),
             Input::Undelivered { instance: _, call, fault } => self.undelivered(call, fault),
             Input::Connected { instance } => self.advance_instance(instance, Event::Launched),
-            Input::LinkLost { instance, why } => self.link_lost(instance, why),
+            Input::LinkLost { instance, why } => {
+                self.advance_instance(instance, Event::Link(carriers::event_of_loss(why)));
+            }
             Input::VolumesRemoved { server, outcome } => self.volumes_removed(server, outcome),
             Input::Measured { looks } => self.measured(&looks),
             Input::LogRestored { server, entries } => self.servers.log_restored(server, entries),
@@ -248,10 +240,10 @@ impl Core {
                 Timer::State(peer) => self.state_elapsed(peer),
                 Timer::Pulse(peer) => self.pulse_elapsed(peer),
                 Timer::Client(conn) => self.wait_timed_out(conn),
-                Timer::Stream(conn) => self.stream_elapsed(conn),
+                Timer::Stream(conn) => self.replies().stream_elapsed(conn),
                 Timer::Session(id) => self.session_elapsed(id),
-                Timer::List(id, list) => self.fetch_due(id, list),
-                Timer::JointList(list) => self.tell_joint(list),
+                Timer::List(id, list) => self.peers.fetch_due(id, list, &mut self.effects),
+                Timer::JointList(list) => self.replies().tell_joint(list),
                 Timer::Records => self.records_elapsed(),
                 Timer::OldRecords => self.servers.clean_records(&self.settings, &mut self.effects),
                 Timer::ProjectWait(wait) => self.links_awaited_in_vain(wait),
@@ -261,7 +253,10 @@ impl Core {
                 Timer::Decisions => self.servers.decisions_elapsed(&mut self.effects),
                 Timer::Volumes(server) => self.volumes_again(server),
                 Timer::Tokens => self.servers.tokens_elapsed(&mut self.effects),
-                Timer::Shutdown => self.shutdown_elapsed(),
+                Timer::Shutdown => {
+                    let step = self.phase.elapsed();
+                    self.take_step(step);
+                }
             }
             self.settle();
         }
@@ -285,7 +280,9 @@ impl Core {
         if let Some(snapshot) = snapshot
             && !self.servers.loaded
         {
-            self.load(*snapshot);
+            let decisions = std::mem::take(&mut self.settings.decisions);
+            let (externals, secrets) = self.rows().load(*snapshot, decisions);
+            self.load_projects(externals, secrets);
             self.servers.clean_records(&self.settings, &mut self.effects);
         }
         self.finish_boot();
@@ -298,7 +295,7 @@ impl Core {
             return;
         }
         self.phase = Phase::Running;
-        self.check_places();
+        self.rows().check_places();
         for id in self.server_ids() {
             self.follow_removal(id);
         }
@@ -352,7 +349,7 @@ impl Core {
             self.tell_crash_loop(id);
             self.outbox_mark(id);
         }
-        self.pump(id);
+        self.peers.pump(id, &mut self.effects);
         self.review_queue(id);
         self.forget_if_left(id);
         self.tell_waiting(server);
@@ -524,11 +521,6 @@ impl Core {
 
     // --- small things ---------------------------------------------------------------------------------------------
 
-    fn mint_peer(&mut self) -> PeerId {
-        self.peers.minted += 1;
-        PeerId(self.peers.minted)
-    }
-
     /// The conversation that everybody shares; a server that is known has one.
     fn main_of(&self, id: ServerId) -> &Peer {
         &self.peers.known[&self.servers.known[&id].main]
@@ -542,10 +534,6 @@ impl Core {
     fn with_main(&self, id: ServerId) -> Option<(&Server, &Peer)> {
         let server = self.servers.known.get(&id)?;
         Some((server, &self.peers.known[&server.main]))
-    }
-
-    fn name_of(&self, id: PeerId) -> &str {
-        self.peers.known.get(&id).map_or("-", |peer| &peer.definition.name)
     }
 
     fn server_ids(&self) -> Vec<ServerId> {
@@ -592,7 +580,7 @@ mod tests {
         for (n, queue_first) in [false, true].into_iter().enumerate() {
             let id = ServerId(Uuid::from_u128(n as u128));
             let definition = crate::model::definition::Definition { name: format!("server-{n}"), ..definition() };
-            let main = core.mint_peer();
+            let main = core.peers.mint();
             let (server, mut peer) = Server::new(id, main, Arc::new(definition.clone()), true, 0);
             let mut actions = peer.life.handle(Event::Start, &definition, 0);
             assert!(actions.len() == 2 && actions.contains(&Action::Queue));

@@ -6,17 +6,21 @@ use crate::core::Core;
 use crate::core::clients::news::{self, Transition};
 use crate::core::clients::parked::{Hand, WaitOn};
 use crate::core::clients::waiting;
+use crate::core::contract::Output;
 use crate::core::events::RoomEvent;
 use crate::core::hosting::lifecycle::{Event, InstallFault};
+use crate::core::links::external::LinkEvent;
 use crate::core::mcp::endpoint::Offers;
-use crate::core::mcp::sessions::ForwardedRequest;
-use crate::core::peers::calls::{Call, Caller};
+use crate::core::peers::calls::Call;
 use crate::core::peers::health::{Beat, HeardAgain};
 use crate::core::peers::peer::{Peer, Role};
-use crate::core::projects::records::{CallDraft, CallEnd};
+use crate::core::projects::carriers;
+use crate::core::projects::records::{CallDone, CallDraft};
 use crate::core::servers::decisions::Key;
 use crate::core::servers::metrics::Metered;
 use crate::core::servers::outbox::Pending;
+use crate::core::servers::rows::Rows;
+use crate::core::shutdown::{Phase, Step};
 use crate::ids::{ConnId, InstanceId, PeerId, PullId, ServerId, StoreSeq};
 use crate::limits::STORE_WAIT;
 use crate::model::definition::PullPolicy;
@@ -27,15 +31,28 @@ use crate::model::news::NewsKind;
 use crate::model::principal::Principal;
 use crate::model::records::{Decision, StoreOp, StoreOutcome};
 use crate::model::status::{Status, Usage};
-use crate::model::tally::{CallOutcome, MethodClass};
+use crate::model::tally::CallOutcome;
 use crate::wire::json::Json;
 use std::sync::Arc;
+
+mod calls;
+mod handshakes;
+mod imports;
+mod mcp;
+mod posts;
+mod projects;
 
 impl Core {
     /// What is offered where, to be looked at.
     pub(in crate::core) fn offers(&self) -> Offers<'_> {
         let Core { servers, projects, peers, settings, effects, .. } = self;
         Offers { servers, projects, peers, settings, now: effects.now }
+    }
+
+    /// Servers as the store says, and as this daemon can have them.
+    pub(in crate::core) fn rows(&mut self) -> Rows<'_> {
+        let Core { servers, peers, projects, settings, effects, .. } = self;
+        Rows { servers, peers, projects, settings, effects }
     }
 
     // --- clients that wait ------------------------------------------------------------------------------------------
@@ -210,13 +227,6 @@ impl Core {
         self.servers.count_call(call, outcome, self.effects.now.mono_ms);
     }
 
-    /// A call was refused before it was one.
-    pub(in crate::core) fn count_refused(&mut self, peer: PeerId, caller: Caller, method: MethodClass) {
-        if let Some(peer) = self.peers.known.get(&peer) {
-            self.servers.count(peer.server, caller, (method, CallOutcome::Refused), 0);
-        }
-    }
-
     pub(in crate::core) fn measured(&mut self, looks: &[(InstanceId, Usage)]) {
         for (instance, usage) in looks {
             if let Some(peer) = self.hosting.peer_of(*instance).and_then(|id| self.peers.known.get(&id)) {
@@ -359,22 +369,6 @@ impl Core {
         self.peers.arm_pulse(id, &mut self.effects);
     }
 
-    // --- room for calls that wait -------------------------------------------------------------------------------------
-
-    pub(in crate::core) fn make_place(&mut self, id: PeerId, newcomer: Option<&Arc<str>>) -> Result<(), Fault> {
-        let (call, fault) = self.peers.make_place(id, newcomer)?;
-        self.end_call(call, Answer::Refused(fault));
-        Ok(())
-    }
-
-    pub(in crate::core) fn make_room(&mut self, id: PeerId, call: &Call) -> Result<(), Fault> {
-        let Err(crowded) = self.peers.take_room(id, call, &mut self.effects.shares) else { return Ok(()) };
-        for call in crowded.give_way {
-            self.end_call(call, Answer::Refused(crowded.reason.clone()));
-        }
-        self.peers.take_room(id, call, &mut self.effects.shares).map_err(|crowded| crowded.fault)
-    }
-
     // --- records of tool calls ----------------------------------------------------------------------------------------
 
     pub(in crate::core) fn draft_call(
@@ -396,25 +390,21 @@ impl Core {
         principal: &Arc<str>,
         params: Option<Json<'_>>,
     ) -> Option<CallDraft> {
-        let params = params?;
-        let tool = params.member("name")?.text()?;
-        let arguments = params.member("arguments").map(Json::get);
-        Some(self.draft_call(project, principal, &tool, arguments, None))
+        let keeps_arguments = self.settings.record_arguments;
+        self.projects.draft_params((project, principal), params, keeps_arguments, self.effects.now)
     }
 
-    pub(in crate::core) fn record_call(&mut self, draft: CallDraft, server: Option<ServerId>, end: CallEnd<'_>) {
+    pub(in crate::core) fn record_call(
+        &mut self,
+        draft: CallDraft,
+        server: Option<ServerId>,
+        done: impl Into<CallDone>,
+    ) {
+        let done = done.into();
         let known = server.and_then(|server| self.servers.known.get(&server));
         let name = known.map(|server| server.definition.name.clone());
-        if self.projects.record_call(draft, name, end, &mut self.effects) {
+        if self.projects.record_call(draft, name, done, &mut self.effects) {
             self.flush_records();
-        }
-    }
-
-    /// As above, of a call that an MCP client has made; of any other request there is none.
-    pub(in crate::core) fn record_forwarded(&mut self, forwarded: &mut ForwardedRequest, end: CallEnd<'_>) {
-        if let Some(draft) = forwarded.record.take() {
-            let server = self.peers.known.get(&forwarded.peer).map(|peer| peer.server);
-            self.record_call(*draft, server, end);
         }
     }
 
@@ -449,6 +439,25 @@ impl Core {
                 RoomEvent::WriteNow => self.flush(),
                 RoomEvent::WaitMayBeOver(server) => self.tell_waiting(server),
                 RoomEvent::Revoked(conn) => self.answer(conn, Answer::TokenRevoked),
+                RoomEvent::CallRefused { server, caller, method } => {
+                    self.servers.count(server, caller, (method, CallOutcome::Refused), 0);
+                }
+                RoomEvent::CallEnded { call_id, call, fault } => {
+                    self.call_ended(call_id, &call, Answer::Refused(*fault));
+                }
+                RoomEvent::Used(server) => {
+                    if self.servers.used(server, self.effects.now.unix_ms) {
+                        self.schedule_flush();
+                    }
+                }
+                RoomEvent::ToolCallDone { draft, peer, done } => {
+                    let server = self.peers.known.get(&peer).map(|peer| peer.server);
+                    self.record_call(*draft, server, *done);
+                }
+                RoomEvent::CallWaits(peer) => self.mcp.hurry_suspended(peer, &mut self.peers, &mut self.effects),
+                RoomEvent::ListChanged { peer, list } => self.list_changed(peer, list),
+                RoomEvent::ListKnown { peer, list } => self.aggregate_changed(peer, list),
+                RoomEvent::ListEnded(server) => self.follow_project(server),
                 RoomEvent::SecretEnded(token) => self.end_clients_of(&token),
             }
         }
@@ -474,5 +483,73 @@ impl Core {
         self.clients.park(conn, WaitOn::Revoked);
         self.settle();
         Ok(())
+    }
+
+    // --- links of external servers ------------------------------------------------------------------------------------
+
+    /// Some: the next event of this peer, because it cannot even be tried.
+    pub(in crate::core) fn connect_external(&mut self, id: PeerId, instance: InstanceId) -> Option<Event> {
+        let peer = self.peers.known.get_mut(&id).expect("advance holds it");
+        let server = peer.server;
+        peer.begin_instance();
+        match self.offers().endpoint(id) {
+            Ok(endpoint) => {
+                self.hosting.connected(instance, id);
+                let endpoint = Arc::new(endpoint);
+                self.effects.outputs.push_back(Output::Connect { instance, server, endpoint });
+                None
+            }
+            Err(fault) => Some(Event::Link(LinkEvent::Impossible(fault))),
+        }
+    }
+
+    pub(in crate::core) fn link_failed(&mut self, id: PeerId, why: String, was_up: bool) {
+        let Some(row) = self.offers().row_of(id) else { return };
+        let peer = self.peers.known.get_mut(&id).expect("it has a row");
+        let told = carriers::told_of_failure(peer, &row, why, was_up);
+        self.servers.note(peer, told, &mut self.effects);
+    }
+
+    // --- the end --------------------------------------------------------------------------------------------------------
+
+    pub(in crate::core) fn store_denied(&mut self, why: &str) {
+        log::error!("this daemon ends: {why}");
+        self.servers.outbox.lost();
+        let step = self.phase.store_denied();
+        self.take_step(step);
+    }
+
+    /// Moves the shutdown on as soon as its present phase has nothing left to wait for.
+    pub(in crate::core) fn follow_shutdown(&mut self) {
+        if self.phase.is_accepting() {
+            return;
+        }
+        if self.phase == Phase::Draining && self.peers.known.values().all(|peer| peer.lane.in_flight().is_empty()) {
+            let step = self.phase.elapsed();
+            self.take_step(step);
+        }
+        if self.phase == Phase::Stopping && self.peers.known.values().all(|peer| peer.life.instance().is_none()) {
+            let step = self.phase.stopped(&mut self.effects);
+            self.take_step(step);
+        }
+        let is_written = self.servers.outbox.is_clean() && self.projects.records.is_empty();
+        if self.phase == Phase::Flushing && (is_written || !self.servers.outbox.available()) {
+            let step = self.phase.leave();
+            self.take_step(step);
+        }
+    }
+
+    pub(in crate::core) fn take_step(&mut self, step: Step) {
+        match step {
+            Step::Nothing => {}
+            Step::ReviewQueues => self.peer_ids().into_iter().for_each(|id| self.review_queue(id)),
+            Step::Tell(event) => self.peer_ids().into_iter().for_each(|id| self.advance(id, event.clone())),
+            Step::Write => self.flush(),
+            Step::Leave => {
+                self.servers.leave_decisions(&mut self.effects);
+                self.settle();
+                self.effects.outputs.push_back(Output::Exit);
+            }
+        }
     }
 }

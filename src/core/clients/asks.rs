@@ -4,6 +4,7 @@
 use crate::api::definition::{fields, patch};
 use crate::api::request::{Ask, Change, ProjectAsk, ServerRef};
 use crate::api::response::{Answer, StreamEvent};
+use crate::core::Core;
 use crate::core::clients::news::take_watcher;
 use crate::core::clients::parked::{Hand, WaitOn};
 use crate::core::contract::Output;
@@ -12,7 +13,7 @@ use crate::core::hosting::lifecycle::{Event, State};
 use crate::core::peers::listings::Listing;
 use crate::core::servers::outbox::{ChangeKind, Pending};
 use crate::core::servers::server::{Follower, Removal, Server};
-use crate::core::{Core, Phase};
+use crate::core::shutdown::Phase;
 use crate::ids::{ConnId, InstanceId, ServerId};
 use crate::limits::{FOLLOWERS_MAX, KEEP_ALIVE, SERVERS_MAX, SHUTDOWN_GRACE, STOP_GRACE, STORE_WAIT};
 use crate::model::definition::Definition;
@@ -298,7 +299,7 @@ impl Core {
             return Ok(());
         }
         self.servers.changeable(id)?;
-        self.reconsider(id)?;
+        self.rows().reconsider(id)?;
         let server = &self.servers.known[&id];
         if server.desired_up {
             self.advance_main(id, Event::Start);
@@ -353,7 +354,7 @@ impl Core {
     fn restart(&mut self, conn: ConnId, id: ServerId) -> Result<(), Fault> {
         self.settings.check_hosting()?;
         self.servers.changeable(id)?;
-        self.reconsider(id)?;
+        self.rows().reconsider(id)?;
         let server = &self.servers.known[&id];
         if !server.desired_up {
             let message = format!("{} is stopped; start it instead", server.definition.name);

@@ -28,7 +28,7 @@ impl Core {
         let main = self.main_of(server);
         main.admits(self.effects.now.mono_ms + main.definition.request_timeout_ms, self.effects.now)?;
         self.make_private_room(session, server)?;
-        let id = self.mint_peer();
+        let id = self.peers.mint();
         let main = self.main_of(server);
         let mut definition = (*main.definition).clone();
         // The ports are the main peer's.

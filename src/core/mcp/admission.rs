@@ -11,6 +11,7 @@ use crate::core::effects::Timer;
 use crate::core::mcp::endpoint::McpEndpoint;
 use crate::core::mcp::event_log::EventLog;
 use crate::core::mcp::joint::own_advertised;
+use crate::core::mcp::posts::done;
 use crate::core::mcp::sessions::{Abilities, Listening, PendingPost, Session};
 use crate::core::mcp::wording::{INVALID_PARAMS, fault_message, rpc_error};
 use crate::core::peers::calls::Stage;
@@ -50,7 +51,9 @@ impl Core {
     ) {
         let greeting = match Greeting::read(id, params, who, takes) {
             Ok(greeting) => greeting,
-            Err(message) => return self.message(conn, 200, None, rpc_error(id.get(), INVALID_PARAMS, &message)),
+            Err(message) => {
+                return self.replies().message(conn, 200, None, rpc_error(id.get(), INVALID_PARAMS, &message));
+            }
         };
         match target {
             McpEndpoint::All | McpEndpoint::Project(_) => self.welcome(conn, target, greeting),
@@ -61,7 +64,7 @@ impl Core {
                 let main = self.main_of(server);
                 let deadline_ms = self.effects.now.mono_ms + main.definition.startup_timeout_ms;
                 if let Err(fault) = main.admits(deadline_ms, self.effects.now) {
-                    return self.refuse_message(conn, Some(id), &fault);
+                    return self.replies().refuse_message(conn, Some(id), &fault);
                 }
                 self.mcp.greetings.insert(conn, greeting);
                 self.park(conn, WaitOn::Advertised(server), deadline_ms);
@@ -79,9 +82,9 @@ impl Core {
                 let why = main.last_error.clone().unwrap_or_else(|| "it is not ready yet".to_string());
                 let message = format!("{} cannot be used now: {why}", known.definition.name);
                 let fault = Fault::new(Code::Unavailable, message).retry_after_ms(1_000);
-                self.refuse_message(conn, Some(greeting.id.as_json()), &fault);
+                self.replies().refuse_message(conn, Some(greeting.id.as_json()), &fault);
             }
-            None => self.refuse_message(
+            None => self.replies().refuse_message(
                 conn,
                 Some(greeting.id.as_json()),
                 &Fault::new(Code::NotFound, "the server is gone"),
@@ -98,10 +101,10 @@ impl Core {
         let message = jsonrpc::result(greeting.id.get(), result.as_bytes());
         let session = match self.open_session(at, &greeting) {
             Ok(session) => session,
-            Err(fault) => return self.refuse_message(conn, Some(greeting.id.as_json()), &fault),
+            Err(fault) => return self.replies().refuse_message(conn, Some(greeting.id.as_json()), &fault),
         };
         match greeting.takes {
-            Takes::Json | Takes::Either => self.message(conn, 200, Some(session), message),
+            Takes::Json | Takes::Either => self.replies().message(conn, 200, Some(session), message),
             Takes::Stream => {
                 let events = vec![StreamEvent::Message { id: None, data: message.into() }];
                 let answer = Answer::Stream { session: Some(session), events };
@@ -193,23 +196,23 @@ impl Core {
         let (waiting, sent): (Vec<_>, Vec<_>) = calls.partition(|(_, outcome)| *outcome == Outcome::NotSent);
         // Those that wait first: else the place of one that was sent would be given to them.
         for (call, outcome) in waiting.into_iter().chain(sent) {
-            let mut forwarded = self.take_forwarded(call);
+            let mut forwarded = self.mcp.take_forwarded(call, &self.peers, &mut self.effects);
             if let Some(forwarded) = &mut forwarded {
                 let fault = forwarded.after_rounds(ended.clone().outcome(outcome));
-                self.record_forwarded(forwarded, CallEnd::Fault(&fault));
+                done(forwarded, CallEnd::Fault(&fault), &mut self.effects);
             }
             self.abandon_call(call, Some(id), "the session has ended");
             if let Some(forwarded) = forwarded {
                 let fault = forwarded.after_rounds(ended.clone().outcome(outcome));
                 let message = fault_message(forwarded.id.get(), &fault);
-                self.finish(forwarded.post, Some(call), ended.code.status(), message);
+                self.replies().finish(forwarded.post, Some(call), ended.code.status(), message);
             }
         }
         if let Some(conn) = session.get_stream {
             self.close_conn(conn);
         }
-        for post in self.posts_of(id) {
-            self.hang_up(post);
+        for post in self.mcp.posts_of(id) {
+            self.replies().hang_up(post);
         }
         for (server, own) in &session.private {
             self.give_private_back(&session.owner, *server);
@@ -257,7 +260,7 @@ impl Core {
         posts.sort();
         for post in posts {
             let listening = self.mcp.posts.get_mut(&post).and_then(|post| post.listening.take());
-            self.hang_up(post);
+            self.replies().hang_up(post);
             if let Some(listening) = listening {
                 self.stopped_listening(&listening);
             }

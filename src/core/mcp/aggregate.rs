@@ -51,7 +51,7 @@ impl Core {
             Err((code, message)) => {
                 let draft = self.draft_of_session(session, method, params);
                 self.record_unaddressed(draft, &message);
-                return self.finish(post, None, 200, rpc_error(id.get(), code, &message));
+                return self.replies().finish(post, None, 200, rpc_error(id.get(), code, &message));
             }
         };
         if patience == Patience::Left && self.begin_link(server) {
@@ -59,7 +59,7 @@ impl Core {
         }
         let peer = match self.serving(session, server) {
             Ok(peer) => peer,
-            Err(fault) => return self.finish(post, None, 200, fault_message(id.get(), &fault)),
+            Err(fault) => return self.replies().finish(post, None, 200, fault_message(id.get(), &fault)),
         };
         match method {
             "resources/subscribe" | "resources/unsubscribe" => {
@@ -81,7 +81,7 @@ impl Core {
         let (id, params) = (request.id.as_json(), request.params.as_json());
         if request.method == "server/discover" {
             let result = own_advertised().discover_result();
-            return self.finish(post, None, 200, jsonrpc::result(id.get(), result.as_bytes()));
+            return self.replies().finish(post, None, 200, jsonrpc::result(id.get(), result.as_bytes()));
         }
         if let Some(list) = Listing::ALL.into_iter().find(|list| list.method() == request.method) {
             if patience == Patience::Left && self.begin_links(at, list, Some(params)) {
@@ -99,7 +99,7 @@ impl Core {
                     let draft = self.draft_params(project, &request.owner, Some(params));
                     self.record_unaddressed(draft.map(Box::new), &why);
                 }
-                return self.finish(post, None, stateless_status(code), message);
+                return self.replies().finish(post, None, stateless_status(code), message);
             }
         };
         if patience == Patience::Left && self.begin_link(server) {
@@ -132,13 +132,15 @@ impl Core {
     ) {
         let after = match params.map_or(Ok(None), cursor) {
             Ok(after) => after,
-            Err(message) => return self.finish(post, None, 200, rpc_error(id.get(), INVALID_PARAMS, &message)),
+            Err(message) => {
+                return self.replies().finish(post, None, 200, rpc_error(id.get(), INVALID_PARAMS, &message));
+            }
         };
-        let most = if self.is_streamed(post) { STREAM_BACKLOG_MAX } else { LIST_PAGE_MAX };
+        let most = if self.replies().is_streamed(post) { STREAM_BACKLOG_MAX } else { LIST_PAGE_MAX };
         let (items, last) = self.offers().joint_page(list, offered, after.as_deref(), most);
         let next = last.map_or(String::new(), |last| format!(r#","nextCursor":{}"#, json!(last)));
         let before = format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{{hints}"{}":["#, id.get(), list.keys().0);
-        self.finish_shared(post, before, items, format!("]{next}}}}}"));
+        self.replies().finish_shared(post, before, items, format!("]{next}}}}}"));
     }
 }
 

@@ -3,11 +3,11 @@
 //! hear of the first change at once and of all that follow once in a while. Invariant: nobody hears of a server that it does
 //! not see, and whoever sees one hears of its last change.
 
-use crate::core::Core;
 use crate::core::effects::Timer;
 use crate::core::links::link::Status;
-use crate::core::mcp::endpoint::McpEndpoint;
+use crate::core::mcp::endpoint::{McpEndpoint, Offers};
 use crate::core::mcp::era::stateless::Support;
+use crate::core::mcp::responses::Replies;
 use crate::core::mcp::sessions::Listening;
 use crate::core::peers::life::Life;
 use crate::core::peers::listings::Listing;
@@ -39,7 +39,7 @@ struct Untold {
 
 /// As far as it decides who hears of it.
 #[derive(PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-struct Changed {
+pub(in crate::core) struct Changed {
     name: String,
     project: Option<ProjectId>,
     origin: Origin,
@@ -65,45 +65,33 @@ impl JointNews {
     }
 }
 
-impl Core {
-    /// Those who use a server hear of a list of it that has changed.
-    pub(in crate::core) fn list_changed(&mut self, id: PeerId, list: Listing) {
-        let Some(peer) = self.peers.known.get(&id) else { return };
-        let Some(server) = self.servers.known.get(&peer.server) else { return };
-        // Clients without sessions hear the peer that serves them.
-        let listeners_of = match peer.role {
-            Role::Main => Some(server.id).filter(|_| !matches!(server.support, Support::Yes(other) if other != id)),
-            Role::Stateless => Some(server.id),
-            Role::Session(_) => None,
-        };
+impl Replies<'_> {
+    /// Those who use a server by this peer hear of a list of it that has changed. `at`: the server, if those without sessions
+    /// hear of it by this peer, too.
+    pub fn list_changed(&mut self, peer: PeerId, list: Listing, at: Option<ServerId>) {
         self.effects.charge_search(self.mcp.everybody());
-        for session in self.mcp.sessions.of_peer(id) {
+        for session in self.mcp.sessions.of_peer(peer) {
             self.tell_session(session, jsonrpc::message(list.changed(), None));
         }
-        self.aggregate_changed(id, list);
-        if let Some(of) = listeners_of {
+        if let Some(of) = at {
             self.tell_listeners(list, |listening| listening.at == McpEndpoint::Server(of));
         }
     }
 
-    /// For those who see several servers at once: they are offered what the main peers have.
-    pub(in crate::core) fn aggregate_changed(&mut self, id: PeerId, list: Listing) {
-        let Some(main) = self.peers.known.get(&id).filter(|peer| peer.role == Role::Main) else { return };
-        let Some(server) = self.servers.known.get(&main.server) else { return };
-        let (name, project) = (main.definition.name.clone(), self.offers().project_of(server.id).cloned());
-        let changed = Changed { name, project, origin: server.origin };
+    /// For those who see several servers at once.
+    pub fn joint_changed(&mut self, list: Listing, changed: Changed) {
         let untold = self.mcp.joint_news.of(list);
         untold.servers.insert(changed);
         match untold.quiet_until_ms {
             until_ms if until_ms > self.effects.now.mono_ms => {
-                self.effects.deadlines.set(Timer::JointList(list.told_as()), until_ms)
+                self.effects.deadlines.set(Timer::JointList(list.told_as()), until_ms);
             }
             _ => self.tell_joint(list),
         }
     }
 
     /// All that has changed since the last time.
-    pub(in crate::core) fn tell_joint(&mut self, list: Listing) {
+    pub fn tell_joint(&mut self, list: Listing) {
         let untold = self.mcp.joint_news.of(list);
         let servers = std::mem::take(&mut untold.servers);
         if servers.is_empty() {
@@ -117,40 +105,50 @@ impl Core {
         self.tell_listeners(list, |listening| sees_one(&listening.at, &listening.sees));
     }
 
-    /// The link to an external server is up, or given up: what it offers comes or goes with it. One that is being connected
-    /// is as it was, so that whoever asks for a list that it is not in hears of nothing.
-    pub(in crate::core) fn follow_offer(&mut self, id: ServerId) {
-        let Some((server, main)) = self.with_main(id) else { return };
-        let Life::External(life) = &main.life else { return };
-        let offered = match life.link_status() {
-            Status::Idle | Status::Connected | Status::Reconnecting => true,
-            Status::CircuitOpen | Status::Failed | Status::Disabled => false,
-            Status::Connecting => return,
-        };
-        if server.offered != offered {
-            self.servers.known.get_mut(&id).expect("just seen").offered = offered;
-            self.offer_changed(id);
-        }
-    }
-
-    /// A server has come or gone: all it offers has, too.
-    pub(in crate::core) fn offer_changed(&mut self, id: ServerId) {
-        for list in [Listing::Tools, Listing::Prompts, Listing::Resources] {
-            if let Some((_, main)) = self.with_main(id).filter(|(_, main)| main.list(list).text.is_some()) {
-                self.aggregate_changed(main.id, list);
-            }
-        }
-    }
-
     fn tell_listeners(&mut self, list: Listing, is: impl Fn(&Listening) -> bool) {
         let wants = |listening: &Listening| match list {
             Listing::Tools => listening.tools,
             Listing::Prompts => listening.prompts,
             Listing::Resources | Listing::Templates => listening.resources,
         };
-        for (post, subscription) in self.listeners(|listening| is(listening) && wants(listening)) {
+        for (post, subscription) in self.mcp.listeners(|listening| is(listening) && wants(listening)) {
             let params = crate::core::mcp::notifications::tagged(&subscription, None);
             self.emit(post, jsonrpc::message(list.changed(), Some(&params)));
+        }
+    }
+}
+
+impl Offers<'_> {
+    /// The server of a main peer, as far as it decides who hears of its lists: several servers are offered by their main peers.
+    pub fn changed(self, peer: PeerId) -> Option<Changed> {
+        let main = self.peers.known.get(&peer).filter(|peer| peer.role == Role::Main)?;
+        let server = self.servers.known.get(&main.server)?;
+        let (name, project) = (main.definition.name.clone(), self.project_of(server.id).cloned());
+        Some(Changed { name, project, origin: server.origin })
+    }
+
+    /// The server whose clients without sessions hear of its lists by this peer: the one that serves them.
+    pub fn told_by(self, peer: PeerId) -> Option<ServerId> {
+        let peer = self.peers.known.get(&peer)?;
+        let server = self.servers.known.get(&peer.server)?;
+        match peer.role {
+            Role::Main => {
+                Some(server.id).filter(|_| !matches!(server.support, Support::Yes(other) if other != peer.id))
+            }
+            Role::Stateless => Some(server.id),
+            Role::Session(_) => None,
+        }
+    }
+
+    /// Does a link to an external server stand in lists? None: it is being connected, and is as it was, so that whoever asks for a
+    /// list that it is not in hears of nothing.
+    pub fn is_offered(self, id: ServerId) -> Option<bool> {
+        let (_, main) = self.with_main(id)?;
+        let Life::External(life) = &main.life else { return None };
+        match life.link_status() {
+            Status::Idle | Status::Connected | Status::Reconnecting => Some(true),
+            Status::CircuitOpen | Status::Failed | Status::Disabled => Some(false),
+            Status::Connecting => None,
         }
     }
 }

@@ -19,11 +19,14 @@ pub mod wording;
 
 use crate::core::entropy::Seal;
 use crate::core::mcp::admission::Greeting;
+use crate::core::mcp::endpoint::McpEndpoint;
 use crate::core::mcp::era::suspended::KeptAnswers;
 use crate::core::mcp::list_changes::JointNews;
 use crate::core::mcp::sessions::{ForwardedRequest, PendingPost, Question, Sessions};
 use crate::ids::{CallId, ConnId, IdMap, PostId, SessionId};
+use crate::model::external::ProjectId;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 #[derive(Serialize, Deserialize)]
 pub(in crate::core) struct Mcp {
@@ -58,6 +61,15 @@ impl Mcp {
     /// Whose call it is, if it is an MCP client's with a session.
     pub fn session_of_call(&self, call: CallId) -> Option<SessionId> {
         self.forwarded.get(&call).and_then(|forwarded| forwarded.session)
+    }
+
+    /// Whose project records this call, if it is one.
+    pub fn recorded_at(&self, session: SessionId, method: &str) -> Option<(ProjectId, Arc<str>)> {
+        let session = self.sessions.get(session).filter(|_| method == "tools/call")?;
+        match &session.endpoint {
+            McpEndpoint::Project(project) => Some((project.clone(), Arc::clone(&session.owner))),
+            McpEndpoint::All | McpEndpoint::Server(_) => None,
+        }
     }
 
     /// Sessions and requests: as many as are looked at to find those whom something concerns.

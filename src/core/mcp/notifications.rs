@@ -2,14 +2,14 @@
 //! concerns and to nobody else; what cannot be told apart is kept from everyone. Never answers a
 //! request.
 
-use crate::core::Core;
-use crate::core::contract::Output;
-use crate::core::effects::Timer;
+use crate::core::mcp::Mcp;
 use crate::core::mcp::joint::joint_uri;
+use crate::core::mcp::responses::Replies;
 use crate::core::mcp::sessions::Listening;
+use crate::core::peers::Peers;
 use crate::core::peers::calls::{Caller, Stage};
 use crate::core::peers::listings::Listing;
-use crate::core::peers::peer::{Peer, Role};
+use crate::core::peers::peer::Role;
 use crate::ids::{CallId, InstanceId, PeerId, PostId, SessionId};
 use crate::model::protocol::Level;
 use crate::wire::json::Json;
@@ -35,31 +35,31 @@ pub(in crate::core) enum Busy {
     Unclear,
 }
 
-impl Core {
-    pub(in crate::core) fn notified(
+impl Replies<'_> {
+    pub fn notified(
         &mut self,
+        peers: &mut Peers,
         id: PeerId,
         instance: InstanceId,
         method: &str,
         params: Option<Json<'_>>,
     ) {
         match method {
-            "notifications/progress" => self.progressed(id, instance, params),
-            "notifications/message" => self.logged(id, params),
-            "notifications/tools/list_changed" => self.fetch(id, Listing::Tools),
-            "notifications/prompts/list_changed" => self.fetch(id, Listing::Prompts),
+            "notifications/progress" => self.progressed(peers, id, instance, params),
+            "notifications/message" => self.logged(peers, id, params),
+            "notifications/tools/list_changed" => peers.fetch(id, Listing::Tools, self.effects),
+            "notifications/prompts/list_changed" => peers.fetch(id, Listing::Prompts, self.effects),
             "notifications/resources/list_changed" => {
-                self.fetch(id, Listing::Resources);
-                self.fetch(id, Listing::Templates);
+                peers.fetch(id, Listing::Resources, self.effects);
+                peers.fetch(id, Listing::Templates, self.effects);
             }
-            "notifications/resources/updated" => self.resource_updated(id, params),
             "notifications/cancelled" => self.question_cancelled(instance, params),
             // The daemon's own; its clients have one each.
             "notifications/subscriptions/acknowledged" => {}
             // It names a task, which only the one who began it may know; and who that was only a private process tells.
-            "notifications/tasks/status" if !self.is_private(id) => {}
+            "notifications/tasks/status" if !is_private(peers, id) => {}
             _ => {
-                if let Busy::With(call) = self.busy_with(id) {
+                if let Busy::With(call) = self.mcp.busy_with(peers, id) {
                     let post = self.mcp.forwarded[&call].post;
                     self.emit(post, jsonrpc::message(method, params.map(Json::get)));
                 }
@@ -67,21 +67,8 @@ impl Core {
         }
     }
 
-    fn is_private(&self, id: PeerId) -> bool {
-        self.peers.known.get(&id).is_some_and(|peer| matches!(peer.role, Role::Session(_)))
-    }
-
-    /// Under which peer clients have subscribed to what this one tells of. Those without sessions subscribe at the main one,
-    /// whoever serves them.
-    pub(in crate::core) fn subscribed_at(&self, peer: &Peer) -> PeerId {
-        match peer.role {
-            Role::Main | Role::Session(_) => peer.id,
-            Role::Stateless => self.servers.known.get(&peer.server).map_or(peer.id, |server| server.main),
-        }
-    }
-
     /// Our token is the call's id; the client gets its own back.
-    fn progressed(&mut self, id: PeerId, instance: InstanceId, params: Option<Json<'_>>) {
+    fn progressed(&mut self, peers: &mut Peers, id: PeerId, instance: InstanceId, params: Option<Json<'_>>) {
         #[derive(Deserialize)]
         struct Wire<'a> {
             #[serde(rename = "progressToken", borrow)]
@@ -90,7 +77,7 @@ impl Core {
         let Some(raw) = params else { return };
         let Ok(wire) = serde_json::from_str::<Wire<'_>>(raw.get()) else { return };
         let Some(call) = wire.token.get().parse().ok().map(CallId) else { return };
-        let current = self.peers.calls.get(call).is_some_and(|known| match known.stage {
+        let current = peers.calls.get(call).is_some_and(|known| match known.stage {
             Stage::Sent { instance: to } => known.peer == id && to == instance,
             Stage::Queued { .. } => false,
         });
@@ -98,19 +85,11 @@ impl Core {
         let Some(token) = &forwarded.token else { return };
         let params = jsonrpc::spliced(raw.get(), wire.token.get(), token.get());
         let (post, timeout_ms) = (forwarded.post, forwarded.timeout_ms);
-        self.postpone(call, timeout_ms);
+        peers.postpone(call, timeout_ms, self.effects);
         self.emit(post, jsonrpc::message("notifications/progress", Some(&params)));
     }
 
-    /// Somebody is at work on it: its time begins anew.
-    pub(in crate::core) fn postpone(&mut self, call: CallId, by_ms: u64) {
-        let deadline_ms = self.effects.now.mono_ms + by_ms;
-        if self.peers.calls.postpone(call, deadline_ms) {
-            self.effects.deadlines.set(Timer::Call(call), deadline_ms);
-        }
-    }
-
-    fn logged(&mut self, id: PeerId, params: Option<Json<'_>>) {
+    fn logged(&mut self, peers: &Peers, id: PeerId, params: Option<Json<'_>>) {
         #[derive(Deserialize)]
         struct Wire {
             level: String,
@@ -118,7 +97,7 @@ impl Core {
         let level = params.and_then(|raw| serde_json::from_str::<Wire>(raw.get()).ok());
         let Some(level) = level.and_then(|wire| Level::of(&wire.level)) else { return };
         let message = || jsonrpc::message("notifications/message", params.map(Json::get));
-        match self.busy_with(id) {
+        match self.mcp.busy_with(peers, id) {
             Busy::With(call) => {
                 let forwarded = &self.mcp.forwarded[&call];
                 let session = forwarded.session.and_then(|session| self.mcp.sessions.get(session));
@@ -147,61 +126,19 @@ impl Core {
         }
     }
 
-    pub(in crate::core) fn busy_with(&self, id: PeerId) -> Busy {
-        let Some(peer) = self.peers.known.get(&id) else { return Busy::Idle };
-        let mut found: Option<(CallId, Whose)> = None;
-        for call in peer.lane.in_flight() {
-            match self.peers.calls.get(*call).map(|call| call.caller) {
-                Some(Caller::Handshake | Caller::List(_) | Caller::Own) | None => {}
-                Some(Caller::Client(_) | Caller::Tool(_)) => return Busy::Unclear,
-                Some(Caller::Mcp) => {
-                    let Some(forwarded) = self.mcp.forwarded.get(call) else { return Busy::Unclear };
-                    // Within a session all calls are one client's; without one, nothing is known to belong together.
-                    let whose = forwarded.session.map_or(Whose::Call(*call), Whose::Session);
-                    match &found {
-                        Some((_, other)) if *other != whose => return Busy::Unclear,
-                        Some(_) => {}
-                        None => found = Some((*call, whose)),
-                    }
-                }
-            }
-        }
-        let session = match &found {
-            Some((_, Whose::Session(session))) => Some(*session),
-            Some((_, Whose::Call(_))) | None => None,
-        };
-        match peer.lane.unanswered.are_all_of(session) {
-            true => found.map_or(Busy::Idle, |(call, _)| Busy::With(call)),
-            false => Busy::Unclear,
-        }
-    }
-
-    // --- resources --------------------------------------------------------------------------------------------------
-
-    pub(in crate::core) fn listeners(&self, is: impl Fn(&Listening) -> bool) -> Vec<(PostId, String)> {
-        let heard = |(id, post): (&PostId, &crate::core::mcp::sessions::PendingPost)| {
-            let listening = post.listening.as_ref().filter(|listening| is(listening))?;
-            Some((*id, listening.id.get().to_string()))
-        };
-        let mut found: Vec<_> = self.mcp.posts.iter().filter_map(heard).collect();
-        found.sort();
-        found
-    }
-
-    fn resource_updated(&mut self, id: PeerId, params: Option<Json<'_>>) {
+    /// `at`: the peer under which clients have subscribed to what this server tells of, which is called by this name.
+    pub fn resource_updated(&mut self, name: &str, at: PeerId, params: Option<Json<'_>>) {
         #[derive(Deserialize)]
         struct Wire {
             uri: String,
         }
         let Some(wire) = params.and_then(|raw| serde_json::from_str::<Wire>(raw.get()).ok()) else { return };
         self.effects.charge_search(self.mcp.everybody());
-        let Some(peer) = self.peers.known.get(&id) else { return };
         // Where all servers are offered at once it has another name.
-        let joint = joint_uri(&peer.definition.name, &wire.uri);
-        let id = self.subscribed_at(peer);
+        let joint = joint_uri(name, &wire.uri);
         // A subscription covers what is below it.
         let covers =
-            |(of, uri): &(PeerId, String)| *of == id && wire.uri.strip_prefix(uri.as_str()).is_some_and(is_below);
+            |(of, uri): &(PeerId, String)| *of == at && wire.uri.strip_prefix(uri.as_str()).is_some_and(is_below);
         for session in self.mcp.sessions.sorted(|session| session.subscriptions.iter().any(covers)) {
             let at_joint = self.mcp.sessions.get(session).is_some_and(|session| session.endpoint.is_joint());
             let params = json!({ "uri": if at_joint { &joint } else { &wire.uri } }).to_string();
@@ -209,7 +146,8 @@ impl Core {
         }
         for at_joint in [false, true] {
             let uri = if at_joint { &joint } else { &wire.uri };
-            for (post, subscription) in self.listeners(|l| l.at.is_joint() == at_joint && l.uris.iter().any(covers)) {
+            for (post, subscription) in self.mcp.listeners(|l| l.at.is_joint() == at_joint && l.uris.iter().any(covers))
+            {
                 let params = tagged(&subscription, Some(uri));
                 self.emit(post, jsonrpc::message("notifications/resources/updated", Some(&params)));
             }
@@ -235,10 +173,51 @@ impl Core {
             self.emit(post, message);
         }
     }
+}
 
-    pub(in crate::core) fn write(&mut self, instance: InstanceId, bytes: Vec<u8>) {
-        self.effects.outputs.push_back(Output::Write { instance, bytes, call: None });
+impl Mcp {
+    pub fn busy_with(&self, peers: &Peers, id: PeerId) -> Busy {
+        let Some(peer) = peers.known.get(&id) else { return Busy::Idle };
+        let mut found: Option<(CallId, Whose)> = None;
+        for call in peer.lane.in_flight() {
+            match peers.calls.get(*call).map(|call| call.caller) {
+                Some(Caller::Handshake | Caller::List(_) | Caller::Own) | None => {}
+                Some(Caller::Client(_) | Caller::Tool(_)) => return Busy::Unclear,
+                Some(Caller::Mcp) => {
+                    let Some(forwarded) = self.forwarded.get(call) else { return Busy::Unclear };
+                    // Within a session all calls are one client's; without one, nothing is known to belong together.
+                    let whose = forwarded.session.map_or(Whose::Call(*call), Whose::Session);
+                    match &found {
+                        Some((_, other)) if *other != whose => return Busy::Unclear,
+                        Some(_) => {}
+                        None => found = Some((*call, whose)),
+                    }
+                }
+            }
+        }
+        let session = match &found {
+            Some((_, Whose::Session(session))) => Some(*session),
+            Some((_, Whose::Call(_))) | None => None,
+        };
+        match peer.lane.unanswered.are_all_of(session) {
+            true => found.map_or(Busy::Idle, |(call, _)| Busy::With(call)),
+            false => Busy::Unclear,
+        }
     }
+
+    pub fn listeners(&self, is: impl Fn(&Listening) -> bool) -> Vec<(PostId, String)> {
+        let heard = |(id, post): (&PostId, &crate::core::mcp::sessions::PendingPost)| {
+            let listening = post.listening.as_ref().filter(|listening| is(listening))?;
+            Some((*id, listening.id.get().to_string()))
+        };
+        let mut found: Vec<_> = self.posts.iter().filter_map(heard).collect();
+        found.sort();
+        found
+    }
+}
+
+fn is_private(peers: &Peers, id: PeerId) -> bool {
+    peers.known.get(&id).is_some_and(|peer| matches!(peer.role, Role::Session(_)))
 }
 
 /// What follows a subscribed URI in one that it covers.

@@ -1,25 +1,87 @@
 //! What clients have set at a server that they share: log levels and subscriptions. Each session has its own; the one
 //! process is told what covers them all, again after every restart, and no more once nobody wants it.
 
-use crate::core::Core;
+use crate::core::effects::Effects;
+use crate::core::mcp::Mcp;
+use crate::core::mcp::responses::Replies;
 use crate::core::mcp::sessions::{Era, RequestKind};
 use crate::core::mcp::wording::{INVALID_PARAMS, METHOD_NOT_FOUND, fault_message, rpc_error};
-use crate::core::peers::calls::Caller;
+use crate::core::peers::Peers;
 use crate::core::peers::peer::Dialect;
 use crate::ids::{PeerId, PostId, SessionId};
-use crate::limits::{SUBSCRIBED_BYTES_MAX, SUBSCRIBED_BYTES_PER_OWNER, SUBSCRIPTIONS_MAX, TOOL_LIST_TIMEOUT, URI_MAX};
+use crate::limits::{SUBSCRIBED_BYTES_MAX, SUBSCRIBED_BYTES_PER_OWNER, SUBSCRIPTIONS_MAX, URI_MAX};
 use crate::model::fault::{Code, Fault};
 use crate::model::protocol::Level;
-use crate::model::tally::MethodClass;
 use crate::wire::json::Json;
 use crate::wire::jsonrpc;
 use serde::Deserialize;
 use serde_json::json;
 use std::sync::Arc;
 
-impl Core {
-    pub(in crate::core) fn set_level(
+/// What a subscription, or the end of one, asks of its server.
+pub(in crate::core) enum Subscribing {
+    /// It was refused, and its client has been told.
+    Refused,
+    /// Nothing: others want the same.
+    Done,
+    /// It is done, and the daemon's own subscription is to be made anew.
+    DoneAnew,
+    /// The server is asked.
+    Asks(RequestKind),
+}
+
+impl Replies<'_> {
+    /// A request to hear of a resource, or to hear of it no more, of which the server may know already.
+    pub fn subscription(
         &mut self,
+        peers: &Peers,
+        peer: PeerId,
+        (post, session_id, id): (PostId, SessionId, Json<'_>),
+        method: &str,
+        params: Option<Json<'_>>,
+    ) -> Subscribing {
+        #[derive(Deserialize)]
+        struct Wire {
+            uri: String,
+        }
+        let uri = params.and_then(|raw| serde_json::from_str::<Wire>(raw.get()).ok()).map(|wire| wire.uri);
+        let Some(uri) = uri.filter(|uri| uri.len() <= URI_MAX) else {
+            let message = "uri: expected the URI of a resource";
+            self.finish(post, None, 200, rpc_error(id.get(), INVALID_PARAMS, message));
+            return Subscribing::Refused;
+        };
+        let Some(session) = self.mcp.sessions.get_mut(session_id) else { return Subscribing::Refused };
+        let here = (peer, uri);
+        let newer = peers.known.get(&peer).is_some_and(|peer| peer.dialect == Dialect::Stateless);
+        if method == "resources/unsubscribe" {
+            session.subscriptions.remove(&here);
+            return match (self.mcp.is_wanted(peer, &here.1), newer) {
+                (true, _) => Subscribing::Done,
+                (false, true) => Subscribing::DoneAnew,
+                (false, false) => Subscribing::Asks(RequestKind::Unsubscribe(here.1)),
+            };
+        }
+        if session.subscriptions.len() >= SUBSCRIPTIONS_MAX {
+            let message = format!("a session has at most {SUBSCRIPTIONS_MAX} subscriptions");
+            self.finish(post, None, 200, rpc_error(id.get(), INVALID_PARAMS, &message));
+            return Subscribing::Refused;
+        }
+        let owner = Arc::clone(&session.owner);
+        if let Err(fault) = self.mcp.check_subscribed(&owner, here.1.len()) {
+            self.finish(post, None, 200, fault_message(id.get(), &fault));
+            return Subscribing::Refused;
+        }
+        let wanted = self.mcp.is_wanted(peer, &here.1);
+        if !newer && !wanted {
+            return Subscribing::Asks(RequestKind::Subscribe(here.1));
+        }
+        self.mcp.sessions.get_mut(session_id).expect("just seen").subscriptions.insert(here);
+        if wanted { Subscribing::Done } else { Subscribing::DoneAnew }
+    }
+
+    pub fn set_level(
+        &mut self,
+        peers: &mut Peers,
         post: PostId,
         session: SessionId,
         id: Json<'_>,
@@ -37,81 +99,32 @@ impl Core {
         let Some(known) = self.mcp.sessions.get_mut(session) else { return };
         known.level = Some(level);
         if let Some(peer) = known.peer {
-            if !self.peers.known.get(&peer).is_some_and(|peer| peer.offers("logging")) {
+            if !peers.known.get(&peer).is_some_and(|peer| peer.offers("logging")) {
                 let message = "this server sends no log messages";
                 return self.finish(post, None, 200, rpc_error(id.get(), METHOD_NOT_FOUND, message));
             }
-            self.merge_level(peer);
+            self.mcp.merge_level(peer, peers, self.effects);
         }
         self.finish(post, None, 200, jsonrpc::result(id.get(), b"{}"));
     }
+}
 
-    pub(in crate::core) fn subscription(
-        &mut self,
-        post: PostId,
-        session_id: SessionId,
-        peer: PeerId,
-        id: Json<'_>,
-        method: &str,
-        params: Option<Json<'_>>,
-    ) {
-        #[derive(Deserialize)]
-        struct Wire {
-            uri: String,
-        }
-        let uri = params.and_then(|raw| serde_json::from_str::<Wire>(raw.get()).ok()).map(|wire| wire.uri);
-        let Some(uri) = uri.filter(|uri| uri.len() <= URI_MAX) else {
-            let message = "uri: expected the URI of a resource";
-            return self.finish(post, None, 200, rpc_error(id.get(), INVALID_PARAMS, message));
-        };
-        let Some(session) = self.mcp.sessions.get_mut(session_id) else { return };
-        let here = (peer, uri);
-        let newer = self.peers.known.get(&peer).is_some_and(|peer| peer.dialect == Dialect::Stateless);
-        if method == "resources/unsubscribe" {
-            session.subscriptions.remove(&here);
-            let wanted = self.is_wanted(peer, &here.1);
-            if newer && !wanted {
-                self.listen_to(peer);
-            }
-            if newer || wanted {
-                return self.finish(post, None, 200, jsonrpc::result(id.get(), b"{}"));
-            }
-            return self.forward(post, session_id, peer, id, method, params, RequestKind::Unsubscribe(here.1));
-        }
-        if session.subscriptions.len() >= SUBSCRIPTIONS_MAX {
-            let message = format!("a session has at most {SUBSCRIPTIONS_MAX} subscriptions");
-            return self.finish(post, None, 200, rpc_error(id.get(), INVALID_PARAMS, &message));
-        }
-        let owner = Arc::clone(&session.owner);
-        if let Err(fault) = self.check_subscribed(&owner, here.1.len()) {
-            return self.finish(post, None, 200, fault_message(id.get(), &fault));
-        }
-        let wanted = self.is_wanted(peer, &here.1);
-        if newer || wanted {
-            self.mcp.sessions.get_mut(session_id).expect("just seen").subscriptions.insert(here);
-            if !wanted {
-                self.listen_to(peer);
-            }
-            return self.finish(post, None, 200, jsonrpc::result(id.get(), b"{}"));
-        }
-        self.forward(post, session_id, peer, id, method, params, RequestKind::Subscribe(here.1));
-    }
-
+impl Mcp {
     /// Does anybody still want to hear of this resource?
-    pub(in crate::core) fn is_wanted(&self, peer: PeerId, uri: &str) -> bool {
+    pub fn is_wanted(&self, peer: PeerId, uri: &str) -> bool {
         self.subscriptions().any(|(of, wanted)| *of == peer && wanted == uri)
     }
 
     fn subscriptions(&self) -> impl Iterator<Item = &(PeerId, String)> {
-        let of_sessions = self.mcp.sessions.iter().flat_map(|session| &session.subscriptions);
-        let listening = self.mcp.posts.values().filter_map(|post| post.listening.as_ref());
+        let of_sessions = self.sessions.iter().flat_map(|session| &session.subscriptions);
+        let listening = self.posts.values().filter_map(|post| post.listening.as_ref());
         of_sessions.chain(listening.flat_map(|listening| &listening.uris))
     }
 
     /// May this owner subscribe to so many bytes of names more?
-    pub(in crate::core) fn check_subscribed(&self, owner: &Arc<str>, more: usize) -> Result<(), Fault> {
-        let of_sessions = self.mcp.sessions.iter().map(|session| (&session.owner, &session.subscriptions));
-        let listening = self.mcp.posts.values().filter_map(|post| post.listening.as_ref());
+    pub fn check_subscribed(&self, owner: &Arc<str>, more: usize) -> Result<(), Fault> {
+        let of_sessions = self.sessions.iter().map(|session| (&session.owner, &session.subscriptions));
+        let listening = self.posts.values().filter_map(|post| post.listening.as_ref());
         let (mut own, mut all) = (more, more);
         for (whose, uris) in of_sessions.chain(listening.map(|listening| (&listening.owner, &listening.uris))) {
             let bytes: usize = uris.iter().map(|(_, uri)| uri.len()).sum();
@@ -126,7 +139,7 @@ impl Core {
         Err(Fault::new(Code::Unavailable, why))
     }
 
-    pub(in crate::core) fn wanted_uris(&self, peer: PeerId) -> Vec<String> {
+    pub fn wanted_uris(&self, peer: PeerId) -> Vec<String> {
         let mut uris: Vec<String> =
             self.subscriptions().filter(|(of, _)| *of == peer).map(|(_, uri)| uri.clone()).collect();
         uris.sort();
@@ -134,55 +147,42 @@ impl Core {
         uris
     }
 
-    pub(in crate::core) fn unsubscribe_if_last(&mut self, peer: PeerId, uri: &str) {
+    /// A resource of a server that nobody wants to hear of any more. False: it is to be told by a subscription as a whole.
+    pub fn unsubscribe_if_last(&self, peer: PeerId, uri: &str, peers: &mut Peers, effects: &mut Effects) -> bool {
         // First of all, because it is cheap: when a server goes this is asked for each of its subscriptions.
-        let alive = self.peers.known.get(&peer).is_some_and(|peer| peer.life.ready_instance().is_some());
+        let alive = peers.known.get(&peer).is_some_and(|peer| peer.life.ready_instance().is_some());
         if !alive || self.is_wanted(peer, uri) {
-            return;
+            return true;
         }
-        if self.peers.known.get(&peer).is_some_and(|peer| peer.dialect == Dialect::Stateless) {
-            self.listen_to(peer);
-        } else {
-            self.tell_server(peer, "resources/unsubscribe", &json!({ "uri": uri }).to_string());
+        if peers.known.get(&peer).is_some_and(|peer| peer.dialect == Dialect::Stateless) {
+            return false;
         }
+        peers.tell_server(peer, "resources/unsubscribe", &json!({ "uri": uri }).to_string(), effects);
+        true
     }
 
     /// The most talkative level that anybody wants.
-    pub(in crate::core) fn merge_level(&mut self, id: PeerId) {
-        let of_sessions = self.mcp.sessions.iter().filter(|s| s.peer == Some(id)).filter_map(|s| s.level);
-        let over_sessions = self.mcp.forwarded.values().filter(|forwarded| forwarded.era == Era::StatelessOverSessions);
+    pub fn merge_level(&self, id: PeerId, peers: &mut Peers, effects: &mut Effects) {
+        let of_sessions = self.sessions.iter().filter(|s| s.peer == Some(id)).filter_map(|s| s.level);
+        let over_sessions = self.forwarded.values().filter(|forwarded| forwarded.era == Era::StatelessOverSessions);
         let of_requests =
             over_sessions.filter(|forwarded| forwarded.peer == id).filter_map(|forwarded| forwarded.level);
         let wanted = of_sessions.chain(of_requests).min();
-        let Some(peer) = self.peers.known.get_mut(&id) else { return };
+        let Some(peer) = peers.known.get_mut(&id) else { return };
         // A server without sessions is told with every request.
         let takes = peer.dialect == Dialect::Sessions && peer.offers("logging");
         let (Some(level), true) = (wanted, takes) else { return };
         if peer.level != Some(level) && peer.life.ready_instance().is_some() {
             peer.level = Some(level);
-            self.tell_server(id, "logging/setLevel", &json!({ "level": level.wire() }).to_string());
+            peers.tell_server(id, "logging/setLevel", &json!({ "level": level.wire() }).to_string(), effects);
         }
     }
 
     /// A new instance knows nothing of what clients set in the last one.
-    pub(in crate::core) fn reapply(&mut self, id: PeerId) {
-        self.merge_level(id);
+    pub fn reapply(&self, id: PeerId, peers: &mut Peers, effects: &mut Effects) {
+        self.merge_level(id, peers, effects);
         for uri in self.wanted_uris(id) {
-            self.tell_server(id, "resources/subscribe", &json!({ "uri": uri }).to_string());
-        }
-    }
-
-    /// A request of the daemon's own whose answer changes nothing.
-    pub(in crate::core) fn tell_server(&mut self, id: PeerId, method: &str, params: &str) {
-        if self.peers.known.get(&id).is_none_or(|peer| peer.life.ready_instance().is_none()) {
-            return;
-        }
-        let timeout_ms = Some(TOOL_LIST_TIMEOUT.as_millis() as u64);
-        let sent = self.submit(id, None, timeout_ms, (Caller::Own, MethodClass::Other), |call| {
-            jsonrpc::own_request(call, method, params)
-        });
-        if let Err(fault) = sent {
-            log::debug!("{method} could not be sent: {}", fault.message);
+            peers.tell_server(id, "resources/subscribe", &json!({ "uri": uri }).to_string(), effects);
         }
     }
 }

@@ -2,11 +2,14 @@
 //! on, if that client declared that it can be asked, and to no other; everybody else's server gets an error at once.
 //! Invariant: every question is answered once, by its client or by an error, and none outlives its call.
 
-use crate::core::Core;
 use crate::core::contract::Output;
+use crate::core::effects::Effects;
+use crate::core::mcp::Mcp;
 use crate::core::mcp::notifications::Busy;
+use crate::core::mcp::responses::Replies;
 use crate::core::mcp::sessions::{Era, Question};
 use crate::core::mcp::wording::{METHOD_NOT_FOUND, progress_token};
+use crate::core::peers::Peers;
 use crate::core::peers::peer::{Dialect, Role};
 use crate::ids::{CallId, InstanceId, PeerId, SessionId};
 use crate::limits::{QUESTION_BYTES_MAX, QUESTIONS_MAX, URI_MAX};
@@ -14,34 +17,32 @@ use crate::wire::json::Json;
 use crate::wire::jsonrpc::{self, Reply};
 use serde::Deserialize;
 
-impl Core {
-    pub(in crate::core) fn asked_by_server(
-        &mut self,
-        peer: PeerId,
-        instance: InstanceId,
-        id: Json<'_>,
-        method: &str,
-        params: Option<Json<'_>>,
-    ) {
-        if method == "ping" {
+/// A question as it came from a server.
+#[derive(Clone, Copy)]
+pub(in crate::core) struct Asked<'a> {
+    pub peer: PeerId,
+    pub instance: InstanceId,
+    pub id: Json<'a>,
+    pub method: &'a str,
+    pub params: Option<Json<'a>>,
+}
+
+impl Replies<'_> {
+    pub fn asked_by_server(&mut self, peers: &mut Peers, asked: &Asked<'_>) {
+        let (id, instance) = (asked.id, asked.instance);
+        if asked.method == "ping" {
             let bytes = jsonrpc::result_reply(id, "{}");
             return self.effects.outputs.push_back(Output::Reply { instance, bytes });
         }
-        if let Err(why) = self.pass_question(peer, instance, id, method, params) {
+        if let Err(why) = self.pass_question(peers, asked) {
             let bytes = jsonrpc::error_reply(id, METHOD_NOT_FOUND, &why);
             self.effects.outputs.push_back(Output::Reply { instance, bytes });
         }
     }
 
-    fn pass_question(
-        &mut self,
-        peer: PeerId,
-        instance: InstanceId,
-        id: Json<'_>,
-        method: &str,
-        params: Option<Json<'_>>,
-    ) -> Result<(), String> {
-        let call = match self.busy_with(peer) {
+    fn pass_question(&mut self, peers: &mut Peers, asked: &Asked<'_>) -> Result<(), String> {
+        let Asked { peer, instance, id, method, params } = *asked;
+        let call = match self.mcp.busy_with(peers, peer) {
             Busy::With(call) => call,
             Busy::Idle => return Err(format!("no client here takes {method}: none has a call under way")),
             Busy::Unclear => {
@@ -67,7 +68,7 @@ impl Core {
                 "a question of more than {QUESTION_BYTES_MAX} bytes cannot be passed on to this client"
             ));
         }
-        let number = self.peers.calls.mint().0;
+        let number = peers.calls.mint().0;
         let question = Question {
             peer,
             instance,
@@ -95,12 +96,14 @@ impl Core {
                 self.mcp.questions.insert(number, question);
             }
         }
-        self.postpone(call, self.question_patience_ms(call));
+        peers.postpone(call, self.mcp.question_patience_ms(peers, call), self.effects);
         Ok(())
     }
+}
 
+impl Mcp {
     /// How far a client is with what it was asked. Only the session that was asked knows.
-    pub(in crate::core) fn question_progressed(&mut self, session: SessionId, params: Option<Json<'_>>) {
+    pub fn question_progressed(&self, session: SessionId, params: Option<Json<'_>>, effects: &mut Effects) {
         #[derive(Deserialize)]
         struct Wire<'a> {
             #[serde(rename = "progressToken", borrow)]
@@ -112,75 +115,78 @@ impl Core {
             question.session == Some(session)
                 && question.token.as_ref().is_some_and(|own| own.get() == wire.token.get())
         };
-        let Some(instance) = self.mcp.questions.values().find(is_it).map(|question| question.instance) else { return };
-        self.write(instance, jsonrpc::forwarded_notification("notifications/progress", Some(raw.get())));
+        let Some(instance) = self.questions.values().find(is_it).map(|question| question.instance) else { return };
+        effects.write(instance, jsonrpc::forwarded_notification("notifications/progress", Some(raw.get())));
     }
 
     /// A client has other roots. The server may ask for them while it is at work for this client alone: only then it hears
     /// of it, because at any other time it would ask somebody else.
-    pub(in crate::core) fn roots_changed(&mut self, session: SessionId) {
-        let Some(known) = self.mcp.sessions.get(session).filter(|session| session.abilities.roots) else { return };
-        let Some(peer) = known.peer.and_then(|peer| self.peers.known.get(&peer)) else { return };
+    pub fn roots_changed(&self, session: SessionId, peers: &Peers, effects: &mut Effects) {
+        let Some(known) = self.sessions.get(session).filter(|session| session.abilities.roots) else { return };
+        let Some(peer) = known.peer.and_then(|peer| peers.known.get(&peer)) else { return };
         let own = match peer.role {
             Role::Session(_) => true,
-            Role::Main | Role::Stateless => match self.busy_with(peer.id) {
-                Busy::With(call) => self.mcp.forwarded[&call].session == Some(session),
+            Role::Main | Role::Stateless => match self.busy_with(peers, peer.id) {
+                Busy::With(call) => self.forwarded[&call].session == Some(session),
                 Busy::Idle | Busy::Unclear => false,
             },
         };
         // The newer era has none that a client sends but for a cancellation.
         let hears = own && peer.dialect == Dialect::Sessions;
         if let Some(instance) = peer.life.ready_instance().filter(|_| hears) {
-            self.write(instance, jsonrpc::notification("notifications/roots/list_changed", None));
+            effects.write(instance, jsonrpc::notification("notifications/roots/list_changed", None));
         }
     }
 
-    /// Only the session that was asked can answer.
-    pub(in crate::core) fn question_answered(&mut self, session: SessionId, number: u64, reply: &Reply<'_>) {
-        if self.mcp.questions.get(&number).is_none_or(|question| question.session != Some(session)) {
-            return;
-        }
-        self.pass_answer(number, reply);
-    }
-
-    pub(in crate::core) fn pass_answer(&mut self, number: u64, reply: &Reply<'_>) {
-        let Some(question) = self.mcp.questions.remove(&number) else { return };
-        if let (Some(key), Some(round)) = (&question.input, question.call) {
-            return self.input_given(round, key, reply);
+    /// `session`: whose it must be, if it is one's. Some: it is no answer of its own, but input for a request that goes out again.
+    pub fn question_answered(
+        &mut self,
+        session: Option<SessionId>,
+        number: u64,
+        reply: &Reply<'_>,
+        peers: &mut Peers,
+        effects: &mut Effects,
+    ) -> Option<(CallId, String)> {
+        // Only the session that was asked can answer.
+        self.questions.get(&number).filter(|question| session.is_none() || question.session == session)?;
+        let question = self.questions.remove(&number).expect("just seen");
+        if let (Some(key), Some(round)) = (question.input, question.call) {
+            return Some((round, key));
         }
         let bytes = match reply {
             Reply::Result(raw) => jsonrpc::forwarded_reply(question.id.as_json(), "result", *raw),
             Reply::Error { raw, .. } => jsonrpc::forwarded_reply(question.id.as_json(), "error", *raw),
             Reply::Neither => jsonrpc::error_reply(question.id.as_json(), -32603, "the client's answer makes no sense"),
         };
-        self.write(question.instance, bytes);
+        effects.write(question.instance, bytes);
         if let Some(call) = question.call
-            && let Some(forwarded) = self.mcp.forwarded.get(&call)
+            && let Some(forwarded) = self.forwarded.get(&call)
         {
-            self.postpone(call, forwarded.timeout_ms);
+            peers.postpone(call, forwarded.timeout_ms, effects);
         }
+        None
     }
 
     /// In the order in which they were asked.
-    pub(in crate::core) fn questions_of(&self, call: CallId) -> Vec<u64> {
+    pub fn questions_of(&self, call: CallId) -> Vec<u64> {
         let mut open: Vec<u64> =
-            self.mcp.questions.iter().filter(|(_, q)| q.call == Some(call)).map(|(number, _)| *number).collect();
+            self.questions.iter().filter(|(_, q)| q.call == Some(call)).map(|(number, _)| *number).collect();
         open.sort();
         open
     }
 
     /// The call is over: whatever was asked on its behalf will not be answered any more.
-    pub(in crate::core) fn withdraw_questions(&mut self, call: CallId) {
-        if self.mcp.questions.is_empty() {
+    pub fn withdraw_questions(&mut self, call: CallId, peers: &Peers, effects: &mut Effects) {
+        if self.questions.is_empty() {
             return;
         }
         for number in self.questions_of(call) {
-            let question = self.mcp.questions.remove(&number).expect("just listed");
-            let alive = self.peers.known.get(&question.peer).and_then(|peer| peer.life.ready_instance());
+            let question = self.questions.remove(&number).expect("just listed");
+            let alive = peers.known.get(&question.peer).and_then(|peer| peer.life.ready_instance());
             if alive == Some(question.instance) && question.input.is_none() {
                 let bytes =
                     jsonrpc::error_reply(question.id.as_json(), -32603, "the call that this was asked for is over");
-                self.write(question.instance, bytes);
+                effects.write(question.instance, bytes);
             }
         }
     }

@@ -3,10 +3,11 @@
 //! Invariant: each request is answered once, on its own post, or its post is gone.
 
 use crate::api::response::{Answer, StreamEvent};
-use crate::core::Core;
+use crate::core::clients::Clients;
 use crate::core::clients::parked::WaitOn;
 use crate::core::contract::Output;
-use crate::core::effects::Timer;
+use crate::core::effects::{Effects, Timer};
+use crate::core::mcp::Mcp;
 use crate::core::mcp::sessions::PendingPost;
 use crate::ids::{CallId, ConnId, PostId, SessionId};
 use crate::limits::KEEP_ALIVE;
@@ -16,8 +17,15 @@ use crate::wire::jsonrpc;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-impl Core {
-    pub(in crate::core) fn open_post(
+/// What answers need: the requests they are to, and the connections they go out on.
+pub(in crate::core) struct Replies<'a> {
+    pub mcp: &'a mut Mcp,
+    pub clients: &'a mut Clients,
+    pub effects: &'a mut Effects,
+}
+
+impl Replies<'_> {
+    pub fn open_post(
         &mut self,
         conn: Option<ConnId>,
         session: Option<SessionId>,
@@ -35,7 +43,7 @@ impl Core {
     }
 
     /// The last word to one request.
-    pub(in crate::core) fn finish(&mut self, id: PostId, call: Option<CallId>, status: u16, message: Vec<u8>) {
+    pub fn finish(&mut self, id: PostId, call: Option<CallId>, status: u16, message: Vec<u8>) {
         let Some(post) = self.mcp.posts.get_mut(&id) else { return };
         post.calls.retain(|other| Some(*other) != call);
         post.due -= 1;
@@ -51,13 +59,13 @@ impl Core {
         let post = self.mcp.posts.remove(&id).expect("just seen");
         if let Some(conn) = post.conn {
             self.effects.deadlines.cancel(Timer::Stream(conn));
-            self.answer(conn, Answer::Message { status, session: None, body: message });
+            self.clients.answer(conn, Answer::Message { status, session: None, body: message }, self.effects);
         }
     }
 
     /// As above, with a result of the server's. Where nothing came before it the payload is copied as it is, and not into a
     /// message: a few bytes before it would put a large one out of step with the memory that it is copied from and to.
-    pub(in crate::core) fn finish_with(&mut self, id: PostId, call: CallId, request: &str, result: Cow<'_, [u8]>) {
+    pub fn finish_with(&mut self, id: PostId, call: CallId, request: &str, result: Cow<'_, [u8]>) {
         if self.mcp.posts.get(&id).is_none_or(|post| post.stream.is_some() || post.due > 1) {
             return self.finish(id, Some(call), 200, jsonrpc::result(request, &result));
         }
@@ -65,17 +73,17 @@ impl Core {
         if let Some(conn) = post.conn {
             self.effects.deadlines.cancel(Timer::Stream(conn));
             let before = format!(r#"{{"jsonrpc":"2.0","id":{request},"result":"#);
-            self.answer(conn, Answer::McpResult { before, result: result.into_owned() });
+            self.clients.answer(conn, Answer::McpResult { before, result: result.into_owned() }, self.effects);
         }
     }
 
     /// Is its answer one of several, or no more than a part of what it says?
-    pub(in crate::core) fn is_streamed(&self, id: PostId) -> bool {
+    pub fn is_streamed(&self, id: PostId) -> bool {
         self.mcp.posts.get(&id).is_none_or(|post| post.stream.is_some() || post.due > 1)
     }
 
     /// As above, with a result that other clients get, too.
-    pub(in crate::core) fn finish_shared(&mut self, id: PostId, before: String, items: Vec<Shared>, behind: String) {
+    pub fn finish_shared(&mut self, id: PostId, before: String, items: Vec<Shared>, behind: String) {
         if self.is_streamed(id) {
             let mut message = before.into_bytes();
             items.iter().for_each(|item| message.extend_from_slice(item));
@@ -85,12 +93,12 @@ impl Core {
         let post = self.mcp.posts.remove(&id).expect("just seen");
         if let Some(conn) = post.conn {
             self.effects.deadlines.cancel(Timer::Stream(conn));
-            self.answer(conn, Answer::McpList { before, items, behind });
+            self.clients.answer(conn, Answer::McpList { before, items, behind }, self.effects);
         }
     }
 
     /// A request that was cancelled gets no answer, but the connection that carried it must be told that none comes.
-    pub(in crate::core) fn unanswered(&mut self, id: PostId, call: Option<CallId>) {
+    pub fn unanswered(&mut self, id: PostId, call: Option<CallId>) {
         let Some(post) = self.mcp.posts.get_mut(&id) else { return };
         post.calls.retain(|other| Some(*other) != call);
         post.due -= 1;
@@ -104,7 +112,7 @@ impl Core {
     }
 
     /// Something that comes before the answer. False: this client takes no stream, and it was not said.
-    pub(in crate::core) fn emit(&mut self, id: PostId, message: Vec<u8>) -> bool {
+    pub fn emit(&mut self, id: PostId, message: Vec<u8>) -> bool {
         let Some(post) = self.mcp.posts.get(&id) else { return false };
         if post.stream.is_none() {
             if !post.takes_stream {
@@ -116,7 +124,7 @@ impl Core {
         true
     }
 
-    pub(in crate::core) fn open_stream(&mut self, id: PostId) {
+    pub fn open_stream(&mut self, id: PostId) {
         let Some(post) = self.mcp.posts.get_mut(&id) else { return };
         assert!(post.stream.is_none(), "a stream is opened once");
         let mut events = Vec::new();
@@ -161,7 +169,7 @@ impl Core {
     }
 
     /// What no request of the session asked for.
-    pub(in crate::core) fn tell_session(&mut self, id: SessionId, message: Vec<u8>) {
+    pub fn tell_session(&mut self, id: SessionId, message: Vec<u8>) {
         let data: Arc<[u8]> = message.into();
         let Some(session) = self.mcp.sessions.get(id) else { return };
         let (conn, old) = (session.get_stream, session.old_stream);
@@ -190,7 +198,7 @@ impl Core {
     // --- ends -----------------------------------------------------------------------------------------------------------
 
     /// Ends a post, whatever it still owed.
-    pub(in crate::core) fn hang_up(&mut self, id: PostId) {
+    pub fn hang_up(&mut self, id: PostId) {
         let Some(post) = self.mcp.posts.remove(&id) else { return };
         if let (Some(stream), Some(session)) = (post.stream, post.session)
             && let Some(session) = self.mcp.sessions.get_mut(session)
@@ -198,54 +206,17 @@ impl Core {
             session.streams.remove(&stream);
         }
         match (post.conn, post.stream) {
-            (Some(conn), Some(_)) => self.close_conn(conn),
+            (Some(conn), Some(_)) => self.clients.close(conn, self.effects),
             (Some(conn), None) => {
                 self.effects.deadlines.cancel(Timer::Stream(conn));
-                self.answer(conn, Answer::Accepted);
+                self.clients.answer(conn, Answer::Accepted, self.effects);
             }
             (None, _) => {}
         }
     }
 
-    pub(in crate::core) fn posts_of(&self, session: SessionId) -> Vec<PostId> {
-        let mut found: Vec<PostId> =
-            self.mcp.posts.iter().filter(|(_, post)| post.session == Some(session)).map(|(id, _)| *id).collect();
-        found.sort();
-        found
-    }
-
-    /// The client of a post has left. What it can come back for goes on; the rest is nobody's.
-    pub(in crate::core) fn post_lost(&mut self, id: PostId, conn: ConnId) {
-        self.effects.deadlines.cancel(Timer::Stream(conn));
-        let Some(post) = self.mcp.posts.get_mut(&id).filter(|post| post.conn == Some(conn)) else { return };
-        post.conn = None;
-        if post.session.is_some() && post.stream.is_some() {
-            return;
-        }
-        let post = self.mcp.posts.remove(&id).expect("just seen");
-        // The last first: else the place of one that was sent would be given to the next.
-        for call in post.calls.into_iter().rev() {
-            self.drop_forwarded(call, "the client has disconnected");
-        }
-        if let Some(listening) = post.listening {
-            self.stopped_listening(&listening);
-        }
-    }
-
-    pub(in crate::core) fn get_stream_lost(&mut self, session: SessionId, conn: ConnId) {
-        self.effects.deadlines.cancel(Timer::Stream(conn));
-        let Some(known) = self.mcp.sessions.get_mut(session).filter(|session| session.get_stream == Some(conn)) else {
-            return;
-        };
-        known.get_stream = None;
-        known.used_ms = self.effects.now.mono_ms;
-        if known.old_stream {
-            self.end_session(session, "its stream was closed");
-        }
-    }
-
     /// A quiet connection: time to become a stream, or to show that it lives.
-    pub(in crate::core) fn stream_elapsed(&mut self, conn: ConnId) {
+    pub fn stream_elapsed(&mut self, conn: ConnId) {
         let open = match self.clients.waits_on(conn) {
             Some(WaitOn::Post(id)) => match self.mcp.posts.get(&id) {
                 Some(post) if post.stream.is_none() && post.takes_stream => return self.open_stream(id),
@@ -269,5 +240,35 @@ impl Core {
             self.effects.outputs.push_back(Output::Event { conn, event: StreamEvent::KeepAlive });
             self.effects.deadlines.set(Timer::Stream(conn), self.effects.now.mono_ms + KEEP_ALIVE.as_millis() as u64);
         }
+    }
+}
+
+impl Mcp {
+    pub fn posts_of(&self, session: SessionId) -> Vec<PostId> {
+        let mut found: Vec<PostId> =
+            self.posts.iter().filter(|(_, post)| post.session == Some(session)).map(|(id, _)| *id).collect();
+        found.sort();
+        found
+    }
+
+    /// The client of a post has left. What it can come back for goes on; the rest is nobody's, and given here.
+    pub fn post_lost(&mut self, id: PostId, conn: ConnId, effects: &mut Effects) -> Option<PendingPost> {
+        effects.deadlines.cancel(Timer::Stream(conn));
+        let post = self.posts.get_mut(&id).filter(|post| post.conn == Some(conn))?;
+        post.conn = None;
+        if post.session.is_some() && post.stream.is_some() {
+            return None;
+        }
+        self.posts.remove(&id)
+    }
+
+    /// True: the session has ended with it.
+    pub fn get_stream_lost(&mut self, session: SessionId, conn: ConnId, effects: &mut Effects) -> bool {
+        effects.deadlines.cancel(Timer::Stream(conn));
+        let known = self.sessions.get_mut(session).filter(|session| session.get_stream == Some(conn));
+        let Some(known) = known else { return false };
+        known.get_stream = None;
+        known.used_ms = effects.now.mono_ms;
+        known.old_stream
     }
 }

@@ -3,16 +3,18 @@
 //! servers are offered at once, and tells of a change only if there is one. Never delays a client: whoever asks gets what is
 //! known. Invariant: what is kept for a server is counted as its share, and what is told was prepared before.
 
-use crate::core::Core;
 use crate::core::contract::Output;
-use crate::core::effects::Timer;
+use crate::core::effects::{Effects, Timer};
+use crate::core::events::RoomEvent;
 use crate::core::links::external::Carrier;
 use crate::core::mcp::era::mirrored;
 use crate::core::mcp::era::params::header_params;
+use crate::core::mcp::era::stateless::own_meta;
 use crate::core::mcp::joint::{joint_prefix, names_of, prefixed};
+use crate::core::peers::Peers;
 use crate::core::peers::calls::Caller;
 use crate::core::peers::life::Life;
-use crate::core::peers::peer::{HeaderParam, Peer, Role};
+use crate::core::peers::peer::{Dialect, HeaderParam, Peer, Role};
 use crate::ids::{InstanceId, PeerId};
 use crate::limits::{LIST_ITEMS_MAX, LIST_PAGES_MAX, LIST_PAUSE, SHARE_LISTS, TOOL_LIST_MAX, TOOL_LIST_TIMEOUT};
 use crate::model::endpoint::ParamHeader;
@@ -143,56 +145,56 @@ fn is_read(bytes: &Arc<[u8]>) -> bool {
     Arc::strong_count(bytes) > 1
 }
 
-impl Core {
+impl Peers {
     /// The first question after a handshake. Everybody is asked for tools; also servers that know no handshake.
-    pub(in crate::core) fn first_tools(&mut self, id: PeerId, instance: InstanceId) {
+    pub fn first_tools(&mut self, id: PeerId, instance: InstanceId, effects: &mut Effects) {
         let params = self.own_params(id);
-        self.peers.known.get_mut(&id).expect("it is greeted").list_mut(Listing::Tools).asked = true;
+        self.known.get_mut(&id).expect("it is greeted").list_mut(Listing::Tools).asked = true;
         let timeout_ms = Some(TOOL_LIST_TIMEOUT.as_millis() as u64);
         let list = Listing::Tools;
-        self.own_call(id, instance, Caller::List(list), list.method(), &params, timeout_ms);
+        self.own_call(id, instance, Caller::List(list), (list.method(), &params), timeout_ms, effects);
     }
 
-    pub(in crate::core) fn fetch_rest(&mut self, id: PeerId) {
+    pub fn fetch_rest(&mut self, id: PeerId, effects: &mut Effects) {
         for list in [Listing::Prompts, Listing::Resources, Listing::Templates] {
             let wanted = |peer: &Peer| {
                 peer.offers(list.capability()) && peer.life.ready_instance().is_some() && !peer.list(list).asked
             };
-            if self.peers.known.get(&id).is_some_and(wanted) {
-                self.ask_page(id, list, None);
+            if self.known.get(&id).is_some_and(wanted) {
+                self.ask_page(id, list, None, effects);
             }
         }
     }
 
     /// The server says that it has changed. The first time it is asked for it at once, and then after a rest.
-    pub(in crate::core) fn fetch(&mut self, id: PeerId, list: Listing) {
-        let now_ms = self.effects.now.mono_ms;
-        let Some(peer) = self.peers.known.get_mut(&id) else { return };
+    pub fn fetch(&mut self, id: PeerId, list: Listing, effects: &mut Effects) {
+        let now_ms = effects.now.mono_ms;
+        let Some(peer) = self.known.get_mut(&id) else { return };
         let cached = peer.list_mut(list);
         if cached.asked || cached.rests_until_ms > now_ms {
             cached.stale = true;
             if !cached.asked {
-                self.effects.deadlines.set(Timer::List(id, list), cached.rests_until_ms);
+                effects.deadlines.set(Timer::List(id, list), cached.rests_until_ms);
             }
             return;
         }
         let size_ms = cached.text.as_ref().map_or(0, |text| text.len() / 1024) as u64;
         cached.rests_until_ms = now_ms + LIST_PAUSE.as_millis() as u64 + size_ms;
         if peer.life.ready_instance().is_some() {
-            self.ask_page(id, list, None);
+            self.ask_page(id, list, None, effects);
         }
     }
 
     /// Its rest is over.
-    pub(in crate::core) fn fetch_due(&mut self, id: PeerId, list: Listing) {
-        let Some(cached) = self.peers.known.get_mut(&id).map(|peer| peer.list_mut(list)) else { return };
+    pub fn fetch_due(&mut self, id: PeerId, list: Listing, effects: &mut Effects) {
+        let Some(cached) = self.known.get_mut(&id).map(|peer| peer.list_mut(list)) else { return };
         if cached.stale && !cached.asked {
             cached.stale = false;
-            self.fetch(id, list);
+            self.fetch(id, list, effects);
         }
     }
 
-    fn ask_page(&mut self, id: PeerId, list: Listing, cursor: Option<&str>) {
+    fn ask_page(&mut self, id: PeerId, list: Listing, cursor: Option<&str>, effects: &mut Effects) {
         let params = match cursor {
             None => self.own_params(id),
             Some(cursor) => {
@@ -202,10 +204,9 @@ impl Core {
             }
         };
         let timeout_ms = Some(TOOL_LIST_TIMEOUT.as_millis() as u64);
-        let sent = self.submit(id, None, timeout_ms, (Caller::List(list), MethodClass::Other), |call| {
-            jsonrpc::own_request(call, list.method(), &params)
-        });
-        let cached = self.peers.known.get_mut(&id).expect("it is asked").list_mut(list);
+        let line = |call| jsonrpc::own_request(call, list.method(), &params);
+        let sent = self.submit(id, None, timeout_ms, (Caller::List(list), MethodClass::Other), line, effects);
+        let cached = self.known.get_mut(&id).expect("it is asked").list_mut(list);
         match sent {
             Ok(_) => cached.asked = true,
             Err(fault) => {
@@ -215,20 +216,20 @@ impl Core {
         }
     }
 
-    pub(in crate::core) fn listed(&mut self, id: PeerId, list: Listing, reply: &Reply<'_>) {
-        let Some(peer) = self.peers.known.get_mut(&id) else { return };
+    pub fn listed(&mut self, id: PeerId, list: Listing, reply: &Reply<'_>, separator: &str, effects: &mut Effects) {
+        let Some(peer) = self.known.get_mut(&id) else { return };
         let cached = peer.list_mut(list);
         cached.asked = false;
-        let Reply::Result(raw) = reply else { return self.list_ended(id, list) };
+        let Reply::Result(raw) = reply else { return self.list_ended(id, list, effects) };
         let size: usize = cached.pages.iter().map(Vec::len).sum::<usize>() + raw.get().len();
         if size > TOOL_LIST_MAX {
-            return self.not_kept(id, list, &format!("more than {TOOL_LIST_MAX} bytes"));
+            return self.not_kept(id, list, &format!("more than {TOOL_LIST_MAX} bytes"), effects);
         }
         if let Some(cursor) = next_cursor(*raw).filter(|_| cached.pages.len() + 1 < LIST_PAGES_MAX) {
             cached.pages.push(raw.get().as_bytes().to_vec());
-            return match self.count_list(id, list, Cached::bytes) {
-                Ok(()) => self.ask_page(id, list, Some(&cursor)),
-                Err(why) => self.not_kept(id, list, &why),
+            return match self.count_list(id, list, Cached::bytes, effects) {
+                Ok(()) => self.ask_page(id, list, Some(&cursor), effects),
+                Err(why) => self.not_kept(id, list, &why, effects),
             };
         }
         let text: Arc<[u8]> = match cached.pages.is_empty() {
@@ -239,31 +240,31 @@ impl Core {
             }
         };
         let text = self.usable(id, list, text);
-        let Some(peer) = self.peers.known.get_mut(&id) else { return };
+        let Some(peer) = self.known.get_mut(&id) else { return };
         let changed = match peer.list(list).text.as_ref() == Some(&text) {
             true => Ok(None),
-            false => self.keep_list(id, list, text),
+            false => self.keep_list(id, list, text, separator, effects),
         };
         if list == Listing::Tools {
-            self.mirror_params(id);
+            self.mirror_params(id, effects);
         }
         match changed {
-            Ok(None) => self.list_ended(id, list),
+            Ok(None) => self.list_ended(id, list, effects),
             Ok(Some(Kept::Changed)) => {
-                self.list_ended(id, list);
-                self.list_changed(id, list);
+                self.list_ended(id, list, effects);
+                effects.raise(RoomEvent::ListChanged { peer: id, list });
             }
             Ok(Some(Kept::First)) => {
-                self.list_ended(id, list);
-                self.aggregate_changed(id, list);
+                self.list_ended(id, list, effects);
+                effects.raise(RoomEvent::ListKnown { peer: id, list });
             }
-            Err(why) => self.not_kept(id, list, &why),
+            Err(why) => self.not_kept(id, list, &why, effects),
         }
     }
 
     /// Over a connection, a tool that wants a parameter in a header that cannot be is none.
     fn usable(&self, id: PeerId, list: Listing, text: Arc<[u8]>) -> Arc<[u8]> {
-        let Some(peer) = self.peers.known.get(&id).filter(|_| list == Listing::Tools) else { return text };
+        let Some(peer) = self.known.get(&id).filter(|_| list == Listing::Tools) else { return text };
         match &peer.life {
             Life::External(life) if life.carrier() == Carrier::Network => {
                 let (usable, left_out) = mirrored::usable_tools(&text);
@@ -278,8 +279,8 @@ impl Core {
     }
 
     /// A connection is told what calls repeat in headers; also after an unchanged list, because the connection may be new.
-    fn mirror_params(&mut self, id: PeerId) {
-        let peer = &self.peers.known[&id];
+    fn mirror_params(&self, id: PeerId, effects: &mut Effects) {
+        let peer = &self.known[&id];
         let Life::External(life) = &peer.life else { return };
         if let (Carrier::Network, Some(instance)) = (life.carrier(), peer.life.instance()) {
             let header =
@@ -287,26 +288,33 @@ impl Core {
             let of_tool =
                 |(tool, params): (&String, &Vec<HeaderParam>)| (tool.clone(), params.iter().map(header).collect());
             let tools = Arc::new(peer.header_params.iter().map(of_tool).collect());
-            self.effects.outputs.push_back(Output::MirrorParams { instance, tools });
+            effects.outputs.push_back(Output::MirrorParams { instance, tools });
         }
     }
 
     /// Prepares all that will be asked of a list, in one walk through it.
-    fn keep_list(&mut self, id: PeerId, list: Listing, text: Arc<[u8]>) -> Result<Option<Kept>, String> {
-        let peer = &self.peers.known[&id];
+    fn keep_list(
+        &mut self,
+        id: PeerId,
+        list: Listing,
+        text: Arc<[u8]>,
+        separator: &str,
+        effects: &mut Effects,
+    ) -> Result<Option<Kept>, String> {
+        let peer = &self.known[&id];
         let (array, name) = list.keys();
         let items = json::named_items(&text, array, name, LIST_ITEMS_MAX);
         let items = items.map_err(|_| format!("more than {LIST_ITEMS_MAX} items"))?;
         let joint: Option<Arc<[u8]>> = match peer.role {
             Role::Main => {
-                let prefix = joint_prefix(list, &peer.definition.name, &self.settings.separator);
+                let prefix = joint_prefix(list, &peer.definition.name, separator);
                 Some(prefixed(&items, &prefix).into())
             }
             Role::Stateless | Role::Session(_) => None,
         };
         let new = text.len() + joint.as_ref().map_or(0, |joint| joint.len());
-        self.count_list(id, list, |cached| cached.bytes_with(new))?;
-        let peer = self.peers.known.get_mut(&id).expect("just seen");
+        self.count_list(id, list, |cached| cached.bytes_with(new), effects)?;
+        let peer = self.known.get_mut(&id).expect("just seen");
         match list {
             Listing::Resources => peer.resource_uris = names_of(&items),
             Listing::Tools => {
@@ -324,32 +332,38 @@ impl Core {
     }
 
     /// It has another name from here on, and so has all that it offers among others.
-    pub(in crate::core) fn rename_lists(&mut self, id: PeerId) {
+    pub fn rename_lists(&mut self, id: PeerId, separator: &str, effects: &mut Effects) {
         for list in Listing::ALL {
-            let peer = &self.peers.known[&id];
+            let peer = &self.known[&id];
             let Some(text) = peer.list(list).text.clone() else { continue };
             let (array, name) = list.keys();
             let items = json::named_items(&text, array, name, LIST_ITEMS_MAX).unwrap_or_default();
-            let prefix = joint_prefix(list, &peer.definition.name, &self.settings.separator);
+            let prefix = joint_prefix(list, &peer.definition.name, separator);
             let joint: Arc<[u8]> = prefixed(&items, &prefix).into();
             let new = text.len() + joint.len();
-            match self.count_list(id, list, |cached| cached.bytes_with(new)) {
+            match self.count_list(id, list, |cached| cached.bytes_with(new), effects) {
                 Ok(()) => {
-                    let cached = self.peers.known.get_mut(&id).expect("just seen").list_mut(list);
+                    let cached = self.known.get_mut(&id).expect("just seen").list_mut(list);
                     cached.replace(Arc::clone(&text), Some(joint));
                 }
-                Err(why) => self.not_kept(id, list, &why),
+                Err(why) => self.not_kept(id, list, &why, effects),
             }
         }
     }
 
     /// Counts what is kept of a list as the server's share, if it may have that much.
-    fn count_list(&mut self, id: PeerId, list: Listing, bytes: impl Fn(&Cached) -> usize) -> Result<(), String> {
-        let Some(peer) = self.peers.known.get_mut(&id) else { return Ok(()) };
+    fn count_list(
+        &mut self,
+        id: PeerId,
+        list: Listing,
+        bytes: impl Fn(&Cached) -> usize,
+        effects: &mut Effects,
+    ) -> Result<(), String> {
+        let Some(peer) = self.known.get_mut(&id) else { return Ok(()) };
         let owner = Owner::Server(peer.server);
         let cached = peer.list_mut(list);
         let bytes = bytes(cached);
-        let counted = self.effects.shares.resize(&owner, Resource::Lists, &mut cached.counted, bytes);
+        let counted = effects.shares.resize(&owner, Resource::Lists, &mut cached.counted, bytes);
         counted.map_err(|short| match short {
             Short::Owner => format!("the lists of a server have at most {} bytes together", SHARE_LISTS.server),
             Short::Whole => format!("the lists of all servers have at most {} bytes together", SHARE_LISTS.whole),
@@ -357,43 +371,53 @@ impl Core {
     }
 
     /// A peer goes for good, and what it offered with it.
-    pub(in crate::core) fn forget_lists(&mut self, peer: &mut Peer) {
+    pub fn forget(&mut self, id: PeerId, effects: &mut Effects) {
+        effects.deadlines.cancel(Timer::State(id));
+        let Some(mut peer) = self.known.remove(&id) else { return };
         for list in Listing::ALL {
             let counted = std::mem::take(&mut peer.list_mut(list).counted);
-            self.effects.shares.give_back(&Owner::Server(peer.server), Resource::Lists, counted);
-            self.effects.deadlines.cancel(Timer::List(peer.id, list));
+            effects.shares.give_back(&Owner::Server(peer.server), Resource::Lists, counted);
+            effects.deadlines.cancel(Timer::List(peer.id, list));
         }
     }
 
-    fn not_kept(&mut self, id: PeerId, list: Listing, why: &str) {
+    fn not_kept(&mut self, id: PeerId, list: Listing, why: &str, effects: &mut Effects) {
         log::warn!("server={} {} is not kept: {why}", self.name_of(id), list.method());
-        if let Some(cached) = self.peers.known.get_mut(&id).map(|peer| peer.list_mut(list)) {
+        if let Some(cached) = self.known.get_mut(&id).map(|peer| peer.list_mut(list)) {
             // Slow clients will have read the older ones some time.
             cached.stale |= !cached.outgoing.is_empty();
         }
-        self.list_ended(id, list);
+        self.list_ended(id, list, effects);
     }
 
     /// The request for it has ended, one way or the other.
-    pub(in crate::core) fn list_ended(&mut self, id: PeerId, list: Listing) {
-        let Some(peer) = self.peers.known.get_mut(&id) else { return };
+    pub fn list_ended(&mut self, id: PeerId, list: Listing, effects: &mut Effects) {
+        let Some(peer) = self.known.get_mut(&id) else { return };
         let cached = peer.list_mut(list);
         let again = cached.stale;
         cached.forget_asking();
         cached.outgoing.retain(is_read);
-        self.count_list(id, list, Cached::bytes).expect("what shrinks fits");
-        if let Some(server) = self.peers.known.get(&id).map(|peer| peer.server) {
-            self.follow_project(server);
+        self.count_list(id, list, Cached::bytes, effects).expect("what shrinks fits");
+        if let Some(server) = self.known.get(&id).map(|peer| peer.server) {
+            effects.raise(RoomEvent::ListEnded(server));
         }
         if again {
-            self.fetch(id, list);
+            self.fetch(id, list, effects);
         }
     }
 
     /// The request for it could not be sent in time: the server was at work for somebody else. It still is to be made.
-    pub(in crate::core) fn list_put_off(&mut self, id: PeerId, list: Listing) {
-        if self.peers.known.get(&id).is_some_and(|peer| peer.life.ready_instance().is_some()) {
-            self.fetch(id, list);
+    pub fn list_put_off(&mut self, id: PeerId, list: Listing, effects: &mut Effects) {
+        if self.known.get(&id).is_some_and(|peer| peer.life.ready_instance().is_some()) {
+            self.fetch(id, list, effects);
+        }
+    }
+
+    /// The params of a request of the daemon's own.
+    pub fn own_params(&self, peer: PeerId) -> String {
+        match self.known.get(&peer).map(|peer| peer.dialect) {
+            Some(Dialect::Stateless) => format!(r#"{{"_meta":{}}}"#, own_meta()),
+            Some(Dialect::Sessions) | None => "{}".to_string(),
         }
     }
 }

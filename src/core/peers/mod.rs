@@ -2,6 +2,7 @@
 
 pub mod bridge;
 pub mod calls;
+pub mod handshake;
 pub mod health;
 pub mod hello;
 pub mod life;
@@ -18,6 +19,14 @@ use serde::{Deserialize, Serialize};
 #[derive(Default, Serialize, Deserialize)]
 pub(in crate::core) struct Peers {
     pub known: IdMap<PeerId, Peer>,
-    pub minted: u64,
+    minted: u64,
     pub calls: Calls,
+}
+
+impl Peers {
+    /// Never given twice.
+    pub fn mint(&mut self) -> PeerId {
+        self.minted += 1;
+        PeerId(self.minted)
+    }
 }

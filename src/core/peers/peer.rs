@@ -22,6 +22,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+/// `last_used_at` is written at most this often.
+pub(in crate::core) const LAST_USED_STEP_MS: u64 = 30_000;
+
 /// Whom a conversation is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
@@ -76,6 +79,8 @@ pub struct Peer {
     /// Of an instance that is ready and has a bridge.
     pub pulse: Option<Pulse>,
     pub said: Said,
+    /// When a use of it was last noted.
+    used_unix_ms: Option<u64>,
     /// The instance that fetches its packages, if one does.
     pub installing: Option<InstanceId>,
     /// Nobody needs it any more: it is forgotten once it is down.
@@ -169,6 +174,7 @@ impl Peer {
             start_failed: false,
             pulse: None,
             said: Said::default(),
+            used_unix_ms: None,
             installing: None,
             leaving: false,
         }
@@ -208,6 +214,15 @@ impl Peer {
             | State::Failed => 0,
         };
         self.definition.startup_timeout_ms + before_ms + STOP_GRACE.as_millis() as u64
+    }
+
+    /// Somebody has a use for it. True: that is to be noted, which it is now and then.
+    pub fn is_used(&mut self, now_unix_ms: u64) -> bool {
+        let is_due = self.used_unix_ms.is_none_or(|at| now_unix_ms.saturating_sub(at) > LAST_USED_STEP_MS);
+        if is_due {
+            self.used_unix_ms = Some(now_unix_ms);
+        }
+        is_due
     }
 
     pub fn image(&self) -> Option<&str> {

@@ -1,25 +1,17 @@
 //! Places and memory for calls that wait for a server, and who makes way for whom when there are no more. Never touches a
 //! call that was sent. Invariant: a call that waits is counted for its server and for whoever asks, until it is sent or ends.
 
+use crate::core::effects::Effects;
 use crate::core::peers::Peers;
 use crate::core::peers::calls::Call;
-use crate::ids::{CallId, PeerId, ServerId};
+use crate::ids::{PeerId, ServerId};
 use crate::model::fault::{Code, Fault, Outcome};
 use crate::shares::{Resource, Shares, Short};
 use std::sync::Arc;
 
-/// There is no room for a call.
-pub(in crate::core) struct Crowded {
-    /// These go for it, each with this reason; without them there may be room.
-    pub give_way: Vec<CallId>,
-    pub reason: Fault,
-    /// For the call itself, if there is none then either.
-    pub fault: Fault,
-}
-
 impl Peers {
     /// The queue is full. Whoever fills it makes way for somebody who has less of it.
-    pub fn make_place(&self, id: PeerId, newcomer: Option<&Arc<str>>) -> Result<(CallId, Fault), Fault> {
+    pub fn make_place(&mut self, id: PeerId, newcomer: Option<&Arc<str>>, effects: &mut Effects) -> Result<(), Fault> {
         let peer = &self.known[&id];
         let full = |what: &str| {
             let message = format!("{}: {} calls wait already{what}", peer.definition.name, peer.lane.waiting());
@@ -27,23 +19,28 @@ impl Peers {
         };
         let gives_way = newcomer.and_then(|newcomer| peer.lane.gives_way_to(newcomer, &self.calls));
         let call = gives_way.ok_or_else(|| full(""))?;
-        Ok((call, full(", most of them yours, and somebody else wants a place")))
+        let fault = full(", most of them yours, and somebody else wants a place");
+        self.end_call(call, fault, effects);
+        Ok(())
     }
 
     /// Memory for a call that is to wait. Whoever fills what there is for the server makes way for somebody who has less.
-    pub fn take_room(&self, id: PeerId, call: &Call, shares: &mut Shares) -> Result<(), Crowded> {
+    pub fn make_room(&mut self, id: PeerId, call: &Call, effects: &mut Effects) -> Result<(), Fault> {
         let peer = &self.known[&id];
         let (Some(by), Some(owners)) = (call.queued_by(), call.waits_for(peer.server)) else { return Ok(()) };
         let bytes = call.waiting_bytes();
-        let give_way = match shares.take_for(&owners, Resource::Memory, bytes) {
+        let too_large = calls_too_large(&peer.definition.name);
+        let give_way = match effects.shares.take_for(&owners, Resource::Memory, bytes) {
             Ok(()) => return Ok(()),
             Err((0, Short::Owner)) => peer.lane.give_room_to(by, bytes, &self.calls),
             Err((_, Short::Owner | Short::Whole)) => Vec::new(),
         };
-        let fault = calls_too_large(&peer.definition.name);
-        let what = ", most of them yours, and somebody else wants room";
-        let reason = Fault { message: format!("{}{what}", fault.message), ..fault.clone() };
-        Err(Crowded { give_way, reason, fault })
+        for call in give_way {
+            let what = ", most of them yours, and somebody else wants room";
+            let fault = Fault { message: format!("{}{what}", too_large.message), ..too_large.clone() };
+            self.end_call(call, fault, effects);
+        }
+        effects.shares.take_for(&owners, Resource::Memory, bytes).map_err(|_| too_large)
     }
 }
 

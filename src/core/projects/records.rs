@@ -11,6 +11,7 @@ use crate::limits::{RECORD_ARGUMENTS_MAX, RECORDS_BATCH, RECORDS_PAUSE, TOOL_NAM
 use crate::model::external::{CallOutcome, ProjectId, ToolCallRecord};
 use crate::model::fault::{Code, Fault};
 use crate::model::records::StoreOutcome;
+use crate::wire::json::Json;
 use crate::wire::jsonrpc::Reply;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -60,6 +61,34 @@ impl<'a> CallEnd<'a> {
     }
 }
 
+/// The same, as it is recorded.
+#[derive(Debug)]
+pub(in crate::core) struct CallDone {
+    is_error: bool,
+    error_code: Option<String>,
+    outcome: CallOutcome,
+    result_bytes: usize,
+}
+
+impl From<CallEnd<'_>> for CallDone {
+    fn from(end: CallEnd<'_>) -> CallDone {
+        let (is_error, error_code, outcome, result_bytes) = match end {
+            CallEnd::Result(result) => {
+                let failed = is_error(result);
+                (failed, failed.then(|| "tool_error".to_string()), CallOutcome::Answered, result.len())
+            }
+            CallEnd::Error { code, bytes } => (true, Some(code.to_string()), CallOutcome::Answered, bytes),
+            CallEnd::Fault(fault) => {
+                let was_sent = fault.data.get("outcome").is_some_and(|outcome| outcome == "sent_unknown");
+                let outcome = if was_sent { CallOutcome::SentUnknown } else { CallOutcome::NotSent };
+                (true, Some(fault.code.wire().0.to_string()), outcome, 0)
+            }
+            CallEnd::Left(outcome) => (true, Some("cancelled".to_string()), outcome, 0),
+        };
+        CallDone { is_error, error_code, outcome, result_bytes }
+    }
+}
+
 impl Projects {
     pub fn draft_call(
         &mut self,
@@ -85,27 +114,29 @@ impl Projects {
         }
     }
 
+    /// Of an MCP client's call; none: it names no tool.
+    pub fn draft_params(
+        &mut self,
+        whose: (&ProjectId, &Arc<str>),
+        params: Option<Json<'_>>,
+        keeps_arguments: bool,
+        now: Now,
+    ) -> Option<CallDraft> {
+        let params = params?;
+        let tool = params.member("name")?.text()?;
+        let arguments = params.member("arguments").map(Json::get);
+        Some(self.draft_call(whose, &tool, arguments, None, keeps_arguments, now))
+    }
+
     /// The call has an end, which is told to its client at the same time. True: there are enough records for a batch.
     pub fn record_call(
         &mut self,
         draft: CallDraft,
         server: Option<String>,
-        end: CallEnd<'_>,
+        done: CallDone,
         effects: &mut Effects,
     ) -> bool {
-        let (is_error, error_code, outcome, result_bytes) = match end {
-            CallEnd::Result(result) => {
-                let failed = is_error(result);
-                (failed, failed.then(|| "tool_error".to_string()), CallOutcome::Answered, result.len())
-            }
-            CallEnd::Error { code, bytes } => (true, Some(code.to_string()), CallOutcome::Answered, bytes),
-            CallEnd::Fault(fault) => {
-                let was_sent = fault.data.get("outcome").is_some_and(|outcome| outcome == "sent_unknown");
-                let outcome = if was_sent { CallOutcome::SentUnknown } else { CallOutcome::NotSent };
-                (true, Some(fault.code.wire().0.to_string()), outcome, 0)
-            }
-            CallEnd::Left(outcome) => (true, Some("cancelled".to_string()), outcome, 0),
-        };
+        let CallDone { is_error, error_code, outcome, result_bytes } = done;
         self.records.let_go(draft.arguments.as_ref().map_or(0, String::len));
         let record = ToolCallRecord {
             id: effects.entropy.uuid(),

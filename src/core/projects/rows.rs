@@ -42,7 +42,7 @@ impl Core {
     }
 
     fn adopt(&mut self, row: &Arc<ExternalServer>) {
-        let (id, main, spec) = (server_of(row.id), self.mint_peer(), &row.spec);
+        let (id, main, spec) = (server_of(row.id), self.peers.mint(), &row.spec);
         let definition = Arc::new(definition_of(row));
         let (mut server, mut peer) = Server::new(id, main, definition, spec.enabled, row.created_unix_ms);
         server.origin = Origin::Project(row.id);
@@ -60,7 +60,7 @@ impl Core {
         self.peers.known.get_mut(&main).expect("a server that is known has one").definition = definition;
         self.peers.arm_pulse(main, &mut self.effects);
         if before.spec.name != row.spec.name {
-            self.rename_lists(main);
+            self.peers.rename_lists(main, &self.settings.separator, &mut self.effects);
             self.offer_changed(server_of(row.id));
         }
         if carrier_of(&before.spec) != carrier_of(&row.spec) {

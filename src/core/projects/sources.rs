@@ -11,6 +11,7 @@ use crate::core::projects::waits::Awaited;
 use crate::core::servers::server::Origin;
 use crate::ids::PeerId;
 use crate::model::definition::Definition;
+use crate::model::endpoint::Endpoint;
 use crate::model::external::{
     ExternalServer, ExternalSpec, ExternalView, Isolation, ProjectId, RemoteTransport, Target,
 };
@@ -24,6 +25,15 @@ impl Offers<'_> {
         match self.servers.known.get(&peer.server)?.origin {
             Origin::Registered => None,
             Origin::Project(row) => self.projects.rows.get(&row).cloned(),
+        }
+    }
+
+    /// What a peer is connected to.
+    pub fn endpoint(self, id: PeerId) -> Result<Endpoint, Fault> {
+        let row = self.row_of(id).expect("only the peer of a row has a connection");
+        match fill::fill(&row, &self.projects.secrets_of(&row.project))? {
+            Filled::Program(_) => unreachable!("a program has no connection"),
+            Filled::Remote(endpoint) => Ok(*endpoint),
         }
     }
 

@@ -209,7 +209,15 @@ impl Core {
         let params =
             JsonBuf::of(params).map_err(|_| Fault::new(Code::InvalidRequest, "arguments: expected an object"))?;
         let method = JsonBuf::of(r#""tools/call""#.to_string()).expect("it is JSON");
-        self.send_call(Caller::Tool(conn), &call.owner, peer, method.as_json(), Some(params.as_json()), left_ms)
+        self.peers.send_call(
+            Caller::Tool(conn),
+            &call.owner,
+            peer,
+            method.as_json(),
+            Some(params.as_json()),
+            left_ms,
+            &mut self.effects,
+        )
     }
 
     pub(in crate::core) fn tool_answered(&mut self, conn: ConnId, call: CallId, answer: Answer) {

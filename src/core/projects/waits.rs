@@ -142,7 +142,7 @@ impl Core {
             WaitingRequest::Stateless { request, .. } => Arc::clone(&request.owner),
         };
         if let Err(fault) = self.check_wait(&owner, &request) {
-            return self.finish(post, None, 200, fault_message(request.id().get(), &fault));
+            return self.replies().finish(post, None, 200, fault_message(request.id().get(), &fault));
         }
         let patience_ms = match awaited {
             Awaited::List(list) => {
@@ -213,7 +213,7 @@ impl Core {
                 let fault = fault.outcome(Outcome::NotSent);
                 self.record_waited(&wait, awaited, CallEnd::Fault(&fault));
                 let message = fault_message(wait.request.id().get(), &fault);
-                self.finish(wait.post, None, 200, message);
+                self.replies().finish(wait.post, None, 200, message);
             }
         }
     }
@@ -242,7 +242,7 @@ impl Core {
         let wait = number.and_then(|number| Some((self.projects.mcp_waits.get(&number)?.awaited, number)));
         if let Some((awaited, wait)) = wait.and_then(|(awaited, number)| Some((awaited, self.take_mcp_wait(number)?))) {
             self.record_waited(&wait, awaited, CallEnd::Left(CallOutcome::NotSent));
-            self.unanswered(wait.post, None);
+            self.replies().unanswered(wait.post, None);
         }
     }
 }

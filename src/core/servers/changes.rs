@@ -141,7 +141,10 @@ impl Core {
                 self.follow_removal(server);
             }
             Pending::TokenInsert { conn, .. } | Pending::KeyRotation { conn } => self.refuse(conn, fault),
-            Pending::Project { conn, change } => self.project_undone(conn, &change, fault),
+            Pending::Project { conn, change } => {
+                self.projects.project_undone(&change);
+                self.refuse(conn, fault);
+            }
             Pending::Import { conn, imported } => self.import_undone(conn, &imported, fault),
             Pending::Status { .. }
             | Pending::Reconcile { .. }
@@ -157,7 +160,7 @@ impl Core {
     /// A server that the store has.
     fn known_from_now(&mut self, id: ServerId, definition: Arc<Definition>) {
         log::info!("server={} id={id} registered", definition.name);
-        let main = self.mint_peer();
+        let main = self.peers.mint();
         let (server, peer) = Server::new(id, main, definition, true, self.effects.now.unix_ms);
         self.projects.place(id, None, server.definition.project.as_ref());
         self.servers.known.insert(id, server);
@@ -224,7 +227,7 @@ impl Core {
         let main = server.main;
         self.peers.arm_pulse(main, &mut self.effects);
         if moved {
-            self.rename_lists(main);
+            self.peers.rename_lists(main, &self.settings.separator, &mut self.effects);
         }
         let waiting: Vec<ConnId> = conns.iter().copied().filter(|conn| self.clients.release(*conn).is_some()).collect();
         let hosting = self.settings.hosting && self.is_running();

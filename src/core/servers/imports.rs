@@ -4,18 +4,15 @@
 use crate::api::import::Entry;
 use crate::api::import::Read;
 use crate::api::import::body::Candidate;
-use crate::api::response::{Answer, ImportAction, ImportedEntry};
-use crate::core::Core;
-use crate::core::projects::checks::new_row;
-use crate::core::servers::outbox::Pending;
+use crate::api::response::{ImportAction, ImportedEntry};
+use crate::core::mcp::endpoint::Offers;
 use crate::core::servers::server::Origin;
-use crate::ids::{ConnId, ServerId};
+use crate::ids::ServerId;
 use crate::limits::SERVERS_MAX;
 use crate::model::definition::{Definition, PortMapping};
 use crate::model::external::{ExternalServer, ExternalSpec, ProjectId};
 use crate::model::fault::{Code, Fault};
 use crate::model::principal::Principal;
-use crate::model::records::{StoreOp, StoredServer};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -27,40 +24,34 @@ pub struct Imported {
     pub entries: Vec<ImportedEntry>,
 }
 
-impl Core {
-    /// An answer now, none yet (the store is asked), or a refusal.
-    pub(in crate::core) fn import(
-        &mut self,
-        conn: ConnId,
+impl Offers<'_> {
+    /// What each entry would do; or what keeps all of them from being done.
+    pub fn judge_import(
+        self,
         who: &Principal,
         project: Option<&ProjectId>,
-        candidates: Vec<Candidate>,
+        candidates: &[Candidate],
         dry_run: bool,
-    ) -> Result<Option<Answer>, Fault> {
+    ) -> Result<Vec<ImportAction>, Fault> {
         let mut actions = Vec::new();
-        for candidate in &candidates {
+        for candidate in candidates {
             let action = self.import_action(who, project, candidate);
             actions.push(action.map_err(|fault| of_entry(&candidate.entry, fault))?);
         }
-        self.check_ports_of_import(who, &candidates, &actions)?;
+        self.check_ports_of_import(who, candidates, &actions)?;
         if !dry_run {
-            refuse_taken(&candidates, &actions)?;
-            refuse_missing(&candidates, &actions)?;
+            refuse_taken(candidates, &actions)?;
+            refuse_missing(candidates, &actions)?;
         }
-        let is_new = |action: &ImportAction| *action == ImportAction::Create;
-        if dry_run || !actions.iter().any(is_new) {
-            let entries = candidates.into_iter().zip(actions);
-            let entries = entries.map(|(candidate, action)| ImportedEntry { entry: candidate.entry, action }).collect();
-            return Ok(Some(Answer::Imported { dry_run, entries }));
+        if !dry_run && actions.contains(&ImportAction::Create) {
+            self.check_room(project, candidates, &actions)?;
+            self.servers.check_store()?;
         }
-        self.check_room(project, &candidates, &actions)?;
-        self.servers.check_store()?;
-        self.store_import(conn, project, candidates, actions);
-        Ok(None)
+        Ok(actions)
     }
 
     fn import_action(
-        &self,
+        self,
         who: &Principal,
         project: Option<&ProjectId>,
         candidate: &Candidate,
@@ -101,7 +92,7 @@ impl Core {
     }
 
     /// A variable whose value is not given keeps the one it has.
-    fn is_same_server(&self, id: ServerId, wanted: &Definition, entry: &Entry) -> bool {
+    fn is_same_server(self, id: ServerId, wanted: &Definition, entry: &Entry) -> bool {
         let Some(server) = self.servers.known.get(&id).filter(|server| server.origin == Origin::Registered) else {
             return false;
         };
@@ -120,7 +111,7 @@ impl Core {
 
     /// Nor may two of one document want the same port.
     fn check_ports_of_import(
-        &self,
+        self,
         who: &Principal,
         candidates: &[Candidate],
         actions: &[ImportAction],
@@ -139,7 +130,7 @@ impl Core {
     }
 
     fn check_room(
-        &self,
+        self,
         project: Option<&ProjectId>,
         candidates: &[Candidate],
         actions: &[ImportAction],
@@ -154,59 +145,6 @@ impl Core {
             Some(project) => self.projects.check_row_count(project, new().count() - hosted),
             None => Ok(()),
         }
-    }
-
-    fn store_import(
-        &mut self,
-        conn: ConnId,
-        project: Option<&ProjectId>,
-        candidates: Vec<Candidate>,
-        actions: Vec<ImportAction>,
-    ) {
-        let mut imported = Imported::default();
-        for (Candidate { entry, read, missing: _ }, action) in candidates.into_iter().zip(actions) {
-            match (action, read, project) {
-                (ImportAction::Create, Read::Hosted(definition), _) => {
-                    let id = ServerId(self.effects.entropy.uuid());
-                    self.servers.names.insert(definition.name.clone(), id);
-                    imported.servers.push((id, Arc::from(definition)));
-                }
-                (ImportAction::Create, Read::External(spec), Some(project)) => {
-                    let row = new_row(project, None, *spec, &mut self.effects);
-                    self.projects.names.insert((project.clone(), row.spec.name.clone()), row.id);
-                    imported.rows.push(row);
-                }
-                (_, _, _) => {}
-            }
-            imported.entries.push(ImportedEntry { entry, action });
-        }
-        let now = self.effects.now.unix_ms;
-        let stored =
-            |(id, definition): &(ServerId, Arc<Definition>)| StoredServer::new(*id, (**definition).clone(), now);
-        let servers = imported.servers.iter().map(stored).collect();
-        let externals = imported.rows.iter().map(|row| (**row).clone()).collect();
-        let op = StoreOp::Import { servers, externals };
-        self.store(conn, Pending::Import { conn, imported: Box::new(imported) }, op);
-    }
-
-    pub(in crate::core) fn import_stored(&mut self, conn: ConnId, imported: Imported) {
-        for row in imported.rows {
-            self.put_row(row);
-        }
-        for (id, definition) in imported.servers {
-            self.begin(id, definition);
-        }
-        self.answer(conn, Answer::Imported { dry_run: false, entries: imported.entries });
-    }
-
-    pub(in crate::core) fn import_undone(&mut self, conn: ConnId, imported: &Imported, fault: Fault) {
-        for (_, definition) in &imported.servers {
-            self.servers.names.remove(&definition.name);
-        }
-        for row in &imported.rows {
-            self.projects.names.remove(&(row.project.clone(), row.spec.name.clone()));
-        }
-        self.refuse(conn, fault);
     }
 }
 

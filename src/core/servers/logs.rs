@@ -9,7 +9,7 @@ use crate::core::peers::peer::Peer;
 use crate::core::servers::Servers;
 use crate::core::servers::server::Follower;
 use crate::ids::{ConnId, InstanceId, ServerId};
-use crate::limits::LOG_UNKEPT_EVERY;
+use crate::limits::{LOG_LINE_MAX, LOG_UNKEPT_EVERY};
 use crate::model::log::{LogEntry, LogSource};
 use memchr::memchr_iter;
 
@@ -81,6 +81,15 @@ impl Servers {
         if self.known.get_mut(&id).is_some_and(|server| server.log.begins_to_skip()) {
             effects.deadlines.set(Timer::Unkept(id), effects.now.mono_ms + LOG_UNKEPT_EVERY.as_millis() as u64);
         }
+    }
+
+    /// A line of stdout that is no message.
+    pub fn noise(&mut self, id: ServerId, instance: InstanceId, bytes: &[u8], effects: &mut Effects) {
+        let Some(server) = self.known.get_mut(&id) else { return };
+        server.tally.noise_lines += 1;
+        let said = &bytes[..bytes.len().min(LOG_LINE_MAX)];
+        let entry = server.log.said(instance, LogSource::Noise, said, effects.now);
+        self.stream_said(id, entry, effects);
     }
 
     pub fn tell_unkept(&mut self, id: ServerId, effects: &mut Effects) {

@@ -17,10 +17,12 @@ use crate::api::auth::Tokens;
 use crate::core::Settings;
 use crate::core::contract::Output;
 use crate::core::effects::{Effects, Timer};
+use crate::core::mcp::era::stateless::Support;
+use crate::core::peers::peer::{LAST_USED_STEP_MS, Peer, Role};
 use crate::core::servers::decisions::Decisions;
 use crate::core::servers::outbox::{Outbox, Pending};
 use crate::core::servers::server::{Origin, Server};
-use crate::ids::{IdMap, ServerId, StoreSeq};
+use crate::ids::{IdMap, PeerId, ServerId, StoreSeq};
 use crate::limits::RECORDS_CLEAN_PAUSE;
 use crate::model::principal::Principal;
 use crate::model::records::StoreOp;
@@ -53,6 +55,34 @@ impl Servers {
         let mut found: Vec<&Server> = self.registered().filter(seen).collect();
         found.sort_by(|a, b| a.definition.name.cmp(&b.definition.name));
         found
+    }
+
+    /// Under which peer clients have subscribed to what this one tells of. Those without sessions subscribe at the main one,
+    /// whoever serves them.
+    pub fn subscribed_at(&self, peer: &Peer) -> PeerId {
+        match peer.role {
+            Role::Main | Role::Session(_) => peer.id,
+            Role::Stateless => self.known.get(&peer.server).map_or(peer.id, |server| server.main),
+        }
+    }
+
+    /// It was of the era without sessions in its last life, and served those clients itself: not any more.
+    pub fn greeted_with_sessions(&mut self, id: ServerId, peer: PeerId) {
+        if let Some(server) = self.known.get_mut(&id).filter(|server| server.support == Support::Yes(peer)) {
+            server.support = server.support_at_first();
+        }
+    }
+
+    /// Somebody has a use for this server. True: its row is to say so.
+    pub fn used(&mut self, id: ServerId, now_unix_ms: u64) -> bool {
+        let registered = |server: &&mut Server| server.origin == Origin::Registered;
+        let Some(server) = self.known.get_mut(&id).filter(registered) else { return false };
+        let is_due = server.last_used_unix_ms.is_none_or(|at| now_unix_ms.saturating_sub(at) > LAST_USED_STEP_MS);
+        if is_due {
+            server.last_used_unix_ms = Some(now_unix_ms);
+            self.outbox.mark(id);
+        }
+        is_due
     }
 
     /// May anything be written now?

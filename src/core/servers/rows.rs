@@ -3,11 +3,16 @@
 //! whatever stands in a row, the daemon comes up, and each server that is not started says why.
 
 use crate::api::definition::stored;
-use crate::core::Core;
+use crate::core::Settings;
 use crate::core::contract::Output;
+use crate::core::effects::Effects;
+use crate::core::peers::Peers;
+use crate::core::projects::Projects;
+use crate::core::servers::Servers;
 use crate::core::servers::outbox::Pending;
 use crate::core::servers::server::{Removal, Server};
 use crate::ids::ServerId;
+use crate::model::external::{ExternalServer, StoredSecret};
 use crate::model::fault::{Code, Fault};
 use crate::model::principal::Principal;
 use crate::model::records::{Decision, Snapshot, StoreOp, StoredServer, Token, UnfitServer};
@@ -15,11 +20,20 @@ use crate::model::status::Status;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-impl Core {
-    pub(in crate::core) fn load(&mut self, snapshot: Snapshot) {
+/// What is filled from the store, or judged by what this daemon allows: a server comes with its peer.
+pub(in crate::core) struct Rows<'a> {
+    pub servers: &'a mut Servers,
+    pub peers: &'a mut Peers,
+    pub projects: &'a mut Projects,
+    pub settings: &'a Settings,
+    pub effects: &'a mut Effects,
+}
+
+impl Rows<'_> {
+    /// What an earlier daemon had decided goes before what its store says. Gives the rest, which is the projects'.
+    pub fn load(&mut self, snapshot: Snapshot, decisions: Vec<Decision>) -> (Vec<ExternalServer>, Vec<StoredSecret>) {
         self.servers.loaded = true;
         self.servers.tokens.read();
-        let decisions = std::mem::take(&mut self.settings.decisions);
         let is_revoked = |token: &Token| {
             let of_it = |decision: &Decision| matches!(decision, Decision::Revoke { hash, .. } if *hash == token.hash);
             decisions.iter().any(of_it)
@@ -31,12 +45,12 @@ impl Core {
             }
         }
         self.ensure_admin_token();
-        self.servers.tokens_elapsed(&mut self.effects);
+        self.servers.tokens_elapsed(self.effects);
         self.load_servers(snapshot.servers, snapshot.unfit, snapshot.volume_removals, &decisions);
         for decision in decisions {
             self.servers.decided_before(decision);
         }
-        self.load_projects(snapshot.externals, snapshot.secrets);
+        (snapshot.externals, snapshot.secrets)
     }
 
     fn ensure_admin_token(&mut self) {
@@ -112,7 +126,7 @@ impl Core {
 
     /// `unfit`: why it may not be started.
     fn add_row(&mut self, row: StoredServer, said: Status, unfit: Option<Fault>) {
-        let (mut server, mut main) = Server::from_stored(row, self.mint_peer());
+        let (mut server, mut main) = Server::from_stored(row, self.peers.mint());
         if let Some(why) = unfit {
             server.refuse(&mut main, why);
         }
@@ -139,7 +153,7 @@ impl Core {
         }
         log::info!("server={name} id={id} was removed; now its volumes are");
         self.servers.names.insert(name.clone(), id);
-        let main = self.mint_peer();
+        let main = self.peers.mint();
         let (mut server, peer) =
             Server::new(id, main, Arc::new(stored::nothing_of(name)), false, self.effects.now.unix_ms);
         server.removing = Some(Removal::TakesVolumes);
@@ -148,7 +162,7 @@ impl Core {
     }
 
     /// Can this daemon give its servers what their rows ask of the host? Of two that want the same port the older has it.
-    pub(in crate::core) fn check_places(&mut self) {
+    pub fn check_places(&mut self) {
         let known = self.servers.registered().filter(|server| server.removing.is_none() && server.refused.is_none());
         let mut order: Vec<(u64, ServerId)> = known.map(|server| (server.created_unix_ms, server.id)).collect();
         order.sort();
@@ -172,7 +186,7 @@ impl Core {
     }
 
     /// A server that was refused is asked for all the same: what was wrong may be right by now.
-    pub(in crate::core) fn reconsider(&mut self, id: ServerId) -> Result<(), Fault> {
+    pub fn reconsider(&mut self, id: ServerId) -> Result<(), Fault> {
         let server = &self.servers.known[&id];
         let Some(why) = server.refused.clone() else { return Ok(()) };
         let fit = stored::check(&server.definition).ok().filter(|definition| {

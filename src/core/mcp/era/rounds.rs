@@ -3,11 +3,14 @@
 //! answered all of them the request goes out again with its answers. Invariant: between two rounds a request is forwarded
 //! without a call, and has a deadline.
 
-use crate::core::Core;
-use crate::core::effects::Timer;
+use crate::core::effects::{Effects, Timer};
+use crate::core::mcp::Mcp;
 use crate::core::mcp::era::params::{Newer, with_era};
+use crate::core::mcp::posts::done;
+use crate::core::mcp::responses::Replies;
 use crate::core::mcp::sessions::{ForwardedRequest, InputRounds, Question};
 use crate::core::mcp::wording::{Settled, rpc_error};
+use crate::core::peers::Peers;
 use crate::core::peers::calls::Caller;
 use crate::core::projects::records::CallEnd;
 use crate::ids::{CallId, PeerId};
@@ -30,51 +33,56 @@ fn without_input(why: &str) -> Fault {
     Fault::new(Code::InvalidRequest, why).outcome(Outcome::SentUnknown)
 }
 
-impl Core {
-    /// Sends a session's request, or the next round of it. Gives the client's own progress token too.
-    pub(in crate::core) fn submit_newer(
-        &mut self,
-        peer: PeerId,
-        owner: &Arc<str>,
-        newer: &Newer<'_>,
-        rounds: &InputRounds,
-    ) -> Result<(CallId, u64, Option<JsonBuf>), Fault> {
-        let mut token = None;
-        let sent = self.submit(peer, Some(owner), None, (Caller::Mcp, MethodClass::of(&rounds.method)), |call| {
-            let (params, own) = with_era(rounds, newer, call);
-            token = own;
-            jsonrpc::forwarded(call, &rounds.method, Some(&params))
-        });
-        sent.map(|(call, timeout_ms)| (call, timeout_ms, token))
-    }
+/// Sends a session's request, or the next round of it. Gives the client's own progress token too.
+pub(in crate::core) fn submit_newer(
+    peers: &mut Peers,
+    peer: PeerId,
+    owner: &Arc<str>,
+    newer: &Newer<'_>,
+    rounds: &InputRounds,
+    effects: &mut Effects,
+) -> Result<(CallId, u64, Option<JsonBuf>), Fault> {
+    let mut token = None;
+    let line = |call| {
+        let (params, own) = with_era(rounds, newer, call);
+        token = own;
+        jsonrpc::forwarded(call, &rounds.method, Some(&params))
+    };
+    let kind = (Caller::Mcp, MethodClass::of(&rounds.method));
+    let sent = peers.submit(peer, Some(owner), None, kind, line, effects);
+    sent.map(|(call, timeout_ms)| (call, timeout_ms, token))
+}
 
+impl Replies<'_> {
     /// What the server needs to know becomes questions to the client; false: this is its answer.
-    pub(in crate::core) fn asks_for_input(
+    pub fn asks_for_input(
         &mut self,
+        peers: &mut Peers,
         call: CallId,
         forwarded: &mut Option<ForwardedRequest>,
         result: Json<'_>,
     ) -> bool {
         let Some(wanted) = Wanted::of(result) else { return false };
         let mut forwarded = forwarded.take().expect("whose result it is");
-        let round = self.peers.calls.mint();
-        if let Err(why) = self.begin_round(round, &mut forwarded, &wanted) {
-            self.withdraw_questions(round);
-            self.record_forwarded(&mut forwarded, CallEnd::Fault(&without_input(&why)));
+        let round = peers.calls.mint();
+        if let Err(why) = self.begin_round(peers, round, &mut forwarded, &wanted) {
+            self.mcp.withdraw_questions(round, peers, self.effects);
+            done(&mut forwarded, CallEnd::Fault(&without_input(&why)), self.effects);
             let message = rpc_error(forwarded.id.get(), NO_INPUT, &why);
             self.finish(forwarded.post, Some(call), 200, message);
             return true;
         }
-        self.move_forwarded(call, round, forwarded);
+        self.mcp.move_forwarded(call, round, forwarded, self.effects);
         self.effects.deadlines.set(Timer::Call(round), self.effects.now.mono_ms + QUESTION_TIMEOUT.as_millis() as u64);
         if wanted.requests.is_empty() {
-            self.next_round(round);
+            self.next_round(peers, round);
         }
         true
     }
 
     fn begin_round(
         &mut self,
+        peers: &mut Peers,
         round: CallId,
         forwarded: &mut ForwardedRequest,
         wanted: &Wanted<'_>,
@@ -104,10 +112,10 @@ impl Core {
             }
             asked.push((key, request));
         }
-        let instance = self.peers.known.get(&peer).and_then(|peer| peer.life.ready_instance());
+        let instance = peers.known.get(&peer).and_then(|peer| peer.life.ready_instance());
         let instance = instance.ok_or("the server has gone away meanwhile")?;
         for (key, Request { method, params }) in asked {
-            let number = self.peers.calls.mint().0;
+            let number = peers.calls.mint().0;
             let message = || jsonrpc::question(number, &method, params.map(Json::get));
             if !self.emit(forwarded.post, message()) {
                 let hears = session.filter(|id| self.mcp.sessions.get(*id).is_some_and(|s| s.get_stream.is_some()));
@@ -131,7 +139,7 @@ impl Core {
     }
 
     /// The client has answered one of the questions of a round.
-    pub(in crate::core) fn input_given(&mut self, round: CallId, key: &str, reply: &Reply<'_>) {
+    pub fn input_given(&mut self, peers: &mut Peers, round: CallId, key: &str, reply: &Reply<'_>) {
         let Some(forwarded) = self.mcp.forwarded.get_mut(&round) else { return };
         let owner = Owner::Principal(Arc::clone(&forwarded.owner));
         let Some(rounds) = forwarded.rounds.as_mut() else { return };
@@ -139,75 +147,63 @@ impl Core {
             Reply::Result(raw) if self.effects.shares.take(&owner, Resource::Memory, raw.get().len()).is_ok() => {
                 rounds.answers.insert(key.to_string(), Some((*raw).kept()));
                 if rounds.answers.values().all(Option::is_some) {
-                    self.next_round(round);
+                    self.next_round(peers, round);
                 }
             }
-            Reply::Result(_) => self.no_input(round, TOO_LARGE),
+            Reply::Result(_) => self.no_input(peers, round, TOO_LARGE),
             Reply::Error { .. } | Reply::Neither => {
-                self.no_input(round, "the client has refused the input that the server needs");
+                self.no_input(peers, round, "the client has refused the input that the server needs");
             }
         }
     }
 
-    fn no_input(&mut self, round: CallId, why: &str) {
-        let Some(mut forwarded) = self.take_forwarded(round) else { return };
-        self.record_forwarded(&mut forwarded, CallEnd::Fault(&without_input(why)));
+    fn no_input(&mut self, peers: &Peers, round: CallId, why: &str) {
+        let Some(mut forwarded) = self.mcp.take_forwarded(round, peers, self.effects) else { return };
+        done(&mut forwarded, CallEnd::Fault(&without_input(why)), self.effects);
         self.finish(forwarded.post, Some(round), 200, rpc_error(forwarded.id.get(), NO_INPUT, why));
     }
 
-    fn next_round(&mut self, round: CallId) {
-        let Some(mut forwarded) = self.take_forwarded(round) else { return };
+    fn next_round(&mut self, peers: &mut Peers, round: CallId) {
+        let Some(mut forwarded) = self.mcp.take_forwarded(round, peers, self.effects) else { return };
         let level =
             forwarded.session.and_then(|session| self.mcp.sessions.get(session)).and_then(|session| session.level);
         let newer = Newer { abilities: &forwarded.abilities, level };
-        match self.submit_newer(
-            forwarded.peer,
-            &forwarded.owner,
-            &newer,
-            forwarded.rounds.as_ref().expect("it has rounds"),
-        ) {
+        let rounds = forwarded.rounds.as_ref().expect("it has rounds");
+        match submit_newer(peers, forwarded.peer, &forwarded.owner, &newer, rounds, self.effects) {
             Ok((call, timeout_ms, _)) => {
                 forwarded.timeout_ms = timeout_ms;
-                self.move_forwarded(round, call, forwarded);
+                self.mcp.move_forwarded(round, call, forwarded, self.effects);
             }
             Err(fault) => {
                 let fault = forwarded.after_rounds(fault);
-                self.record_forwarded(&mut forwarded, CallEnd::Fault(&fault));
+                done(&mut forwarded, CallEnd::Fault(&fault), self.effects);
                 let settled = Settled::fault(&fault);
                 self.finish(forwarded.post, Some(round), 200, settled.message(forwarded.id.get()));
             }
         }
     }
+}
 
+impl Mcp {
     /// The same request under another id.
-    fn move_forwarded(&mut self, from: CallId, to: CallId, forwarded: ForwardedRequest) {
-        if let Some(session) = forwarded.session.and_then(|id| self.mcp.sessions.get_mut(id)) {
+    pub fn move_forwarded(&mut self, from: CallId, to: CallId, forwarded: ForwardedRequest, effects: &mut Effects) {
+        if let Some(session) = forwarded.session.and_then(|id| self.sessions.get_mut(id)) {
             session.calls.push(to);
         }
-        if let Some(post) = self.mcp.posts.get_mut(&forwarded.post) {
+        if let Some(post) = self.posts.get_mut(&forwarded.post) {
             post.calls.retain(|other| *other != from);
             post.calls.push(to);
         }
-        self.insert_forwarded(to, forwarded);
+        self.insert_forwarded(to, forwarded, effects);
     }
 
-    /// A peer is gone: what waits for input to it is no call that would end with it.
-    pub(in crate::core) fn fail_rounds(&mut self, peer: PeerId) {
-        let between = |(id, forwarded): &(&CallId, &ForwardedRequest)| {
-            forwarded.peer == peer && self.peers.calls.get(**id).is_none()
-        };
-        let mut rounds: Vec<CallId> = self.mcp.forwarded.iter().filter(between).map(|(id, _)| *id).collect();
+    /// What waits for input to a peer: it is no call that would end with it.
+    pub fn rounds_of(&self, peer: PeerId, peers: &Peers) -> Vec<CallId> {
+        let between =
+            |(id, forwarded): &(&CallId, &ForwardedRequest)| forwarded.peer == peer && peers.calls.get(**id).is_none();
+        let mut rounds: Vec<CallId> = self.forwarded.iter().filter(between).map(|(id, _)| *id).collect();
         rounds.sort();
-        let fault = Fault::new(Code::NotFound, "the server has gone away meanwhile");
-        for round in rounds {
-            self.request_failed(round, &fault);
-        }
-    }
-
-    /// Nobody has answered in time.
-    pub(in crate::core) fn round_timed_out(&mut self, round: CallId) {
-        let message = "the client did not give the input that the server needs";
-        self.request_failed(round, &Fault::new(Code::CallTimeout, message));
+        rounds
     }
 }
 

@@ -6,6 +6,8 @@
 use crate::api::mcp::forwarding::kept_back;
 use crate::api::request::{Stateless, Takes};
 use crate::core::Core;
+use crate::core::effects::Effects;
+use crate::core::mcp::Mcp;
 use crate::core::mcp::aggregate::Patience;
 use crate::core::mcp::endpoint::McpEndpoint;
 use crate::core::mcp::era::params::{Filter, header_mismatch, resumed_state, without_era};
@@ -13,6 +15,7 @@ use crate::core::mcp::sessions::{Abilities, Era, ForwardedRequest, Listening, Re
 use crate::core::mcp::wording::{
     INVALID_PARAMS, METHOD_NOT_FOUND, fault_message, minted_token, rpc_error, stateless_status,
 };
+use crate::core::peers::Peers;
 use crate::core::peers::calls::Caller;
 use crate::core::peers::peer::{Advertised, Dialect};
 use crate::core::projects::records::CallEnd;
@@ -85,11 +88,11 @@ impl Core {
         // Whatever a client sets for itself has gone with its session.
         if request.method == "ping" || kept_back(&request.method).is_some() {
             let message = format!("{STATELESS} has no {}", request.method);
-            return self.message(conn, 404, None, rpc_error(id, METHOD_NOT_FOUND, &message));
+            return self.replies().message(conn, 404, None, rpc_error(id, METHOD_NOT_FOUND, &message));
         }
-        let post = self.open_post(Some(conn), None, takes != Takes::Json, 1);
+        let post = self.replies().open_post(Some(conn), None, takes != Takes::Json, 1);
         if takes == Takes::Stream {
-            self.open_stream(post);
+            self.replies().open_stream(post);
         } else {
             let at_ms = self.effects.now.mono_ms + STREAM_AFTER.as_millis() as u64;
             self.effects.deadlines.set(crate::core::effects::Timer::Stream(conn), at_ms);
@@ -128,7 +131,7 @@ impl Core {
                 let main = self.main_of(server);
                 let deadline_ms = self.effects.now.mono_ms + main.definition.request_timeout_ms;
                 if let Err(fault) = main.admits(deadline_ms, self.effects.now) {
-                    return self.finish(post, None, 200, fault_message(request.id.get(), &fault));
+                    return self.replies().finish(post, None, 200, fault_message(request.id.get(), &fault));
                 }
                 self.hold(server, post, request);
                 self.start_stateless_peer(server);
@@ -143,7 +146,7 @@ impl Core {
         let owners = [Owner::Server(server), Owner::Principal(Arc::clone(&request.owner))];
         if full || self.effects.shares.take_for(&owners, Resource::Memory, bytes).is_err() {
             let fault = Fault::new(Code::QueueFull, format!("{}: too many calls wait", known.definition.name));
-            return self.finish(post, None, 200, fault_message(request.id.get(), &fault));
+            return self.replies().finish(post, None, 200, fault_message(request.id.get(), &fault));
         }
         known.held.push(Held { post, request });
     }
@@ -166,7 +169,7 @@ impl Core {
             Fault::new(Code::Unavailable, format!("{} was stopped or restarted meanwhile", known.definition.name));
         let fault = fault.outcome(Outcome::NotSent).retry_after_ms(1_000);
         for Held { post, request } in self.take_held(server) {
-            self.finish(post, None, 200, fault_message(request.id.get(), &fault));
+            self.replies().finish(post, None, 200, fault_message(request.id.get(), &fault));
         }
     }
 
@@ -191,12 +194,13 @@ impl Core {
             return;
         }
         let mut token = None;
-        let sent =
-            self.submit(peer, Some(&request.owner), None, (Caller::Mcp, MethodClass::of(&request.method)), |call| {
-                let (params, own) = minted_token(Some(request.params.as_json()), call);
-                token = own;
-                jsonrpc::forwarded(call, &request.method, params.as_deref())
-            });
+        let line = |call| {
+            let (params, own) = minted_token(Some(request.params.as_json()), call);
+            token = own;
+            jsonrpc::forwarded(call, &request.method, params.as_deref())
+        };
+        let kind = (Caller::Mcp, MethodClass::of(&request.method));
+        let sent = self.peers.submit(peer, Some(&request.owner), None, kind, line, &mut self.effects);
         self.sent_stateless(peer, post, request, sent, token, Era::Stateless);
     }
 
@@ -210,7 +214,7 @@ impl Core {
             None => true,
             Some(message) => {
                 let message = rpc_error(request.id.get(), HEADER_MISMATCH, &message);
-                self.finish(post, None, stateless_status(HEADER_MISMATCH), message);
+                self.replies().finish(post, None, stateless_status(HEADER_MISMATCH), message);
                 false
             }
         }
@@ -234,7 +238,7 @@ impl Core {
                     let server = self.peers.known.get(&peer).map(|peer| peer.server);
                     self.record_call(draft, server, CallEnd::Fault(&fault));
                 }
-                return self.finish(post, None, 200, fault_message(request.id.get(), &fault));
+                return self.replies().finish(post, None, 200, fault_message(request.id.get(), &fault));
             }
         };
         let kind = match &*request.method {
@@ -257,7 +261,7 @@ impl Core {
             rounds: None,
             record: record.map(Box::new),
         };
-        self.insert_forwarded(call, forwarded);
+        self.mcp.insert_forwarded(call, forwarded, &mut self.effects);
         self.mcp.posts.get_mut(&post).expect("it asks").calls.push(call);
     }
 
@@ -269,52 +273,30 @@ impl Core {
             let Some(advertised) = &self.peers.known[&peer].advertised else {
                 let fault =
                     Fault::new(Code::Unavailable, "the server has not told who it is yet").retry_after_ms(1_000);
-                return self.finish(post, None, 200, fault_message(request.id.get(), &fault));
+                return self.replies().finish(post, None, 200, fault_message(request.id.get(), &fault));
             };
             let result = advertised.discover_result();
-            return self.finish(post, None, 200, jsonrpc::result(request.id.get(), result.as_bytes()));
+            return self.replies().finish(post, None, 200, jsonrpc::result(request.id.get(), result.as_bytes()));
         }
         if request.method.starts_with("tasks/") {
             let message = format!("Method not found: {}", request.method);
-            return self.finish(post, None, 404, rpc_error(request.id.get(), METHOD_NOT_FOUND, &message));
+            return self.replies().finish(post, None, 404, rpc_error(request.id.get(), METHOD_NOT_FOUND, &message));
         }
         if !self.check_headers(peer, post, request) {
             return;
         }
         let mut token = None;
-        let sent =
-            self.submit(peer, Some(&request.owner), None, (Caller::Mcp, MethodClass::of(&request.method)), |call| {
-                let (params, own) = without_era(request.params.as_json(), call);
-                token = own;
-                jsonrpc::forwarded(call, &request.method, Some(&params))
-            });
+        let line = |call| {
+            let (params, own) = without_era(request.params.as_json(), call);
+            token = own;
+            jsonrpc::forwarded(call, &request.method, Some(&params))
+        };
+        let kind = (Caller::Mcp, MethodClass::of(&request.method));
+        let sent = self.peers.submit(peer, Some(&request.owner), None, kind, line, &mut self.effects);
         self.sent_stateless(peer, post, request, sent, token, Era::StatelessOverSessions);
         if request.level.is_some() {
             self.merge_level(peer);
         }
-    }
-
-    /// The result as a client of the newer version expects it.
-    pub(in crate::core) fn stateless_result(
-        &self,
-        forwarded: &ForwardedRequest,
-        call: CallId,
-        result: Json<'_>,
-    ) -> Vec<u8> {
-        let text = result.get();
-        if forwarded.era == Era::Stateless || !text.starts_with('{') {
-            return text.as_bytes().to_vec();
-        }
-        log::trace!("call={call} is answered in the other era");
-        let mut extra = String::from(r#""resultType":"complete""#);
-        match forwarded.kind {
-            RequestKind::Cacheable => extra += &format!(r#","ttlMs":{LIST_TTL_MS},"cacheScope":"private""#),
-            RequestKind::ReadResource => extra += r#","ttlMs":0,"cacheScope":"private""#,
-            RequestKind::Plain | RequestKind::Subscribe(_) | RequestKind::Unsubscribe(_) => {}
-        }
-        let inner = text[1..].trim_ascii_start();
-        let comma = if inner.starts_with('}') { "" } else { "," };
-        format!("{{{extra}{comma}{inner}").into_bytes()
     }
 
     // --- subscriptions ------------------------------------------------------------------------------------------------
@@ -330,31 +312,31 @@ impl Core {
         let id = request.id.get();
         if takes == Takes::Json {
             let message = "subscriptions/listen is a stream: accept text/event-stream";
-            return self.message(conn, 406, None, rpc_error(id, INVALID_PARAMS, message));
+            return self.replies().message(conn, 406, None, rpc_error(id, INVALID_PARAMS, message));
         }
         let listening = || self.mcp.posts.values().filter_map(|post| post.listening.as_ref());
         let own = listening().filter(|listening| listening.owner == who.name).count();
         if own >= LISTENERS_PER_OWNER || listening().count() >= LISTENERS_MAX {
             let fault = Fault::new(Code::Unavailable, format!("{own} subscriptions of yours are open already"));
-            return self.refuse_message(conn, Some(request.id), &fault);
+            return self.replies().refuse_message(conn, Some(request.id), &fault);
         }
         let filter = match Filter::of(request.params) {
             Ok(filter) => filter,
-            Err(message) => return self.message(conn, 400, None, rpc_error(id, INVALID_PARAMS, &message)),
+            Err(message) => return self.replies().message(conn, 400, None, rpc_error(id, INVALID_PARAMS, &message)),
         };
         let mut filter = filter;
-        if let Err(fault) = self.check_subscribed(&who.name, filter.uris.iter().map(String::len).sum()) {
-            return self.refuse_message(conn, Some(request.id), &fault);
+        if let Err(fault) = self.mcp.check_subscribed(&who.name, filter.uris.iter().map(String::len).sum()) {
+            return self.replies().refuse_message(conn, Some(request.id), &fault);
         }
         let uris = self.offers().located(&target, &who.limits, &mut filter.uris);
-        let post = self.open_post(Some(conn), None, true, 1);
-        self.open_stream(post);
+        let post = self.replies().open_post(Some(conn), None, true, 1);
+        self.replies().open_stream(post);
         let ack = filter.acknowledged(id);
         let mut new: BTreeMap<ServerId, Vec<String>> =
             target.server().into_iter().map(|server| (server, Vec::new())).collect();
         for (peer, uri) in &uris {
             let of_it = new.entry(self.peers.known[peer].server).or_default();
-            of_it.extend(Some(uri.clone()).filter(|uri| !self.is_wanted(*peer, uri)));
+            of_it.extend(Some(uri.clone()).filter(|uri| !self.mcp.is_wanted(*peer, uri)));
         }
         self.mcp.posts.get_mut(&post).expect("just opened").listening = Some(Listening {
             at: target,
@@ -366,7 +348,7 @@ impl Core {
             resources: filter.resources,
             uris,
         });
-        self.emit(post, jsonrpc::message("notifications/subscriptions/acknowledged", Some(&ack)));
+        self.replies().emit(post, jsonrpc::message("notifications/subscriptions/acknowledged", Some(&ack)));
         for (server, new) in new {
             self.listened(server, &new);
         }
@@ -387,7 +369,12 @@ impl Core {
             Support::No => {
                 let main = self.servers.known[&server].main;
                 for uri in new {
-                    self.tell_server(main, "resources/subscribe", &json!({ "uri": uri }).to_string());
+                    self.peers.tell_server(
+                        main,
+                        "resources/subscribe",
+                        &json!({ "uri": uri }).to_string(),
+                        &mut self.effects,
+                    );
                 }
             }
         }
@@ -408,30 +395,41 @@ impl Core {
             }
         }
     }
+}
 
+/// The result as a client of the newer version expects it.
+pub(in crate::core) fn stateless_result(forwarded: &ForwardedRequest, call: CallId, result: Json<'_>) -> Vec<u8> {
+    let text = result.get();
+    if forwarded.era == Era::Stateless || !text.starts_with('{') {
+        return text.as_bytes().to_vec();
+    }
+    log::trace!("call={call} is answered in the other era");
+    let mut extra = String::from(r#""resultType":"complete""#);
+    match forwarded.kind {
+        RequestKind::Cacheable => extra += &format!(r#","ttlMs":{LIST_TTL_MS},"cacheScope":"private""#),
+        RequestKind::ReadResource => extra += r#","ttlMs":0,"cacheScope":"private""#,
+        RequestKind::Plain | RequestKind::Subscribe(_) | RequestKind::Unsubscribe(_) => {}
+    }
+    let inner = text[1..].trim_ascii_start();
+    let comma = if inner.starts_with('}') { "" } else { "," };
+    format!("{{{extra}{comma}{inner}").into_bytes()
+}
+
+impl Mcp {
     /// The daemon's own subscription at a server without sessions, for all who listen to it. It is no call: nothing
-    /// waits for its end, and it takes nobody's place.
-    pub(in crate::core) fn listen_to(&mut self, id: PeerId) {
-        let Some(peer) = self.peers.known.get(&id) else { return };
-        let Some(instance) = peer.life.ready_instance() else { return };
-        let uris = json!(self.wanted_uris(self.subscribed_at(peer)));
-        let call = self.peers.calls.mint().0;
+    /// waits for its end, and it takes nobody's place. `at`: the peer under which they have subscribed.
+    pub fn listen_to(&self, id: PeerId, at: PeerId, peers: &mut Peers, effects: &mut Effects) {
+        let Some(instance) = peers.known.get(&id).and_then(|peer| peer.life.ready_instance()) else { return };
+        let uris = json!(self.wanted_uris(at));
+        let call = peers.calls.mint().0;
         let notifications = format!(
             r#"{{"toolsListChanged":true,"promptsListChanged":true,"resourcesListChanged":true,"resourceSubscriptions":{uris}}}"#
         );
         let params = format!(r#"{{"_meta":{},"notifications":{notifications}}}"#, own_meta());
-        self.write(instance, jsonrpc::own_request(call, "subscriptions/listen", &params));
-        let peer = self.peers.known.get_mut(&id).expect("just seen");
+        effects.write(instance, jsonrpc::own_request(call, "subscriptions/listen", &params));
+        let peer = peers.known.get_mut(&id).expect("just seen");
         if let Some(before) = peer.listen.replace(call) {
-            self.write(instance, jsonrpc::cancelled(before, "another subscription has taken its place"));
-        }
-    }
-
-    /// The params of a request of the daemon's own.
-    pub(in crate::core) fn own_params(&self, peer: PeerId) -> String {
-        match self.peers.known.get(&peer).map(|peer| peer.dialect) {
-            Some(Dialect::Stateless) => format!(r#"{{"_meta":{}}}"#, own_meta()),
-            Some(Dialect::Sessions) | None => "{}".to_string(),
+            effects.write(instance, jsonrpc::cancelled(before, "another subscription has taken its place"));
         }
     }
 }

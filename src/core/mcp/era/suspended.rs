@@ -2,14 +2,18 @@
 //! client gets the server's questions as a result with a sealed state, and resumes that very call with it. Owns that state
 //! and the answers that came before their client did. Invariant: a state resumes its own client's call or nothing.
 
-use crate::core::Core;
+use crate::core::effects::Effects;
+use crate::core::mcp::Mcp;
 use crate::core::mcp::era::params::given_responses;
-use crate::core::mcp::era::stateless::{OwnedRequest, Support};
+use crate::core::mcp::era::stateless::OwnedRequest;
+use crate::core::mcp::responses::Replies;
 use crate::core::mcp::sessions::{ForwardedRequest, NOBODY};
-use crate::core::mcp::wording::{INVALID_PARAMS, Settled, rpc_error};
-use crate::ids::{CallId, PeerId, PostId, ServerId};
+use crate::core::mcp::wording::Settled;
+use crate::core::peers::Peers;
+use crate::ids::{CallId, PeerId, PostId};
 use crate::limits::{CONTENDED_QUESTION_TIMEOUT, KEPT_ANSWERS_BYTES_MAX, KEPT_ANSWERS_MAX, QUESTION_TIMEOUT};
-use crate::wire::jsonrpc::{self, Reply};
+use crate::wire::json::JsonBuf;
+use crate::wire::jsonrpc;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::collections::{HashMap, VecDeque};
@@ -77,9 +81,21 @@ impl KeptAnswers {
     }
 }
 
-impl Core {
+/// What a request that brings a state resumes.
+pub(in crate::core) enum Resumed {
+    /// The answer has come meanwhile.
+    Answer(Settled<'static>),
+    /// This call, which waits for its client.
+    Call(CallId),
+    /// Nothing any more.
+    Nothing,
+    /// The state is not ours: the server's own, perhaps, which knows what it means.
+    NotOurs,
+}
+
+impl Replies<'_> {
     /// The server waits for its client's input: the client gets the questions as a result, and the call waits on.
-    pub(in crate::core) fn suspend(&mut self, call: CallId) {
+    pub fn suspend(&mut self, call: CallId) {
         let Some(forwarded) = self.mcp.forwarded.get_mut(&call) else { return };
         let post = std::mem::replace(&mut forwarded.post, NOBODY);
         let (id, owner) = (forwarded.id.clone(), Arc::clone(&forwarded.owner));
@@ -87,7 +103,7 @@ impl Core {
             return;
         }
         let mut requests = String::new();
-        for number in self.questions_of(call) {
+        for number in self.mcp.questions_of(call) {
             let question = &self.mcp.questions[&number];
             let comma = if requests.is_empty() { "" } else { "," };
             let params = question.params.as_ref().map_or("{}", |params| params.get());
@@ -98,77 +114,70 @@ impl Core {
             format!(r#"{{"resultType":"input_required","inputRequests":{{{requests}}},"requestState":{state}}}"#);
         self.finish(post, Some(call), 200, jsonrpc::result(id.get(), result.as_bytes()));
     }
+}
+
+impl Mcp {
+    /// Only the main peer's calls are suspended.
+    pub fn resumed(&mut self, main: PeerId, owner: &str, state: &str, now_ms: u64) -> Resumed {
+        let ours = self.seal.open(state, owner).and_then(|call| call.parse().ok()).map(CallId);
+        let Some(call) = ours else { return Resumed::NotOurs };
+        if let Some(answer) = self.kept.take(call, main, owner, now_ms) {
+            return Resumed::Answer(answer);
+        }
+        let waits = |forwarded: &&ForwardedRequest| {
+            forwarded.peer == main && *forwarded.owner == *owner && forwarded.post == NOBODY
+        };
+        match self.forwarded.get(&call).filter(waits) {
+            Some(_) => Resumed::Call(call),
+            None => Resumed::Nothing,
+        }
+    }
+
+    /// Its client is back, under this id. Gives the answers that it brings, by question; none: it owes one still.
+    pub fn come_back(
+        &mut self,
+        call: CallId,
+        post: PostId,
+        request: &OwnedRequest,
+        peers: &mut Peers,
+        effects: &mut Effects,
+    ) -> Vec<(u64, Option<JsonBuf>)> {
+        let forwarded = self.forwarded.get_mut(&call).expect("it is resumed");
+        (forwarded.post, forwarded.id) = (post, request.id.clone());
+        peers.postpone(call, forwarded.timeout_ms, effects);
+        self.posts.get_mut(&post).expect("it asks").calls.push(call);
+        let questions = self.questions_of(call);
+        let mut given = given_responses(request.params.as_json(), &questions);
+        questions.into_iter().map(|number| (number, given.remove(&number))).collect()
+    }
 
     /// How long a call may wait for its client's input: less, if the client may be gone and others want its place.
-    pub(in crate::core) fn question_patience_ms(&self, call: CallId) -> u64 {
-        let suspended = self.mcp.forwarded.get(&call).filter(|forwarded| forwarded.post == NOBODY);
+    pub fn question_patience_ms(&self, peers: &Peers, call: CallId) -> u64 {
+        let suspended = self.forwarded.get(&call).filter(|forwarded| forwarded.post == NOBODY);
         let contended = suspended
-            .and_then(|forwarded| self.peers.known.get(&forwarded.peer))
+            .and_then(|forwarded| peers.known.get(&forwarded.peer))
             .is_some_and(|peer| peer.lane.waiting() > 0);
         let patience = if contended { CONTENDED_QUESTION_TIMEOUT } else { QUESTION_TIMEOUT };
         patience.as_millis() as u64
     }
 
     /// Another call waits for a place: those that nobody may ever come back for have less time from here on.
-    pub(in crate::core) fn hurry_suspended(&mut self, peer: PeerId) {
-        let until_ms = self.effects.now.mono_ms + CONTENDED_QUESTION_TIMEOUT.as_millis() as u64;
-        for call in self.peers.known[&peer].lane.in_flight().to_vec() {
-            let suspended = self.mcp.forwarded.get(&call).is_some_and(|forwarded| forwarded.post == NOBODY);
-            if suspended && self.peers.calls.get(call).is_some_and(|call| call.deadline_ms > until_ms) {
-                self.postpone(call, CONTENDED_QUESTION_TIMEOUT.as_millis() as u64);
+    pub fn hurry_suspended(&self, peer: PeerId, peers: &mut Peers, effects: &mut Effects) {
+        let until_ms = effects.now.mono_ms + CONTENDED_QUESTION_TIMEOUT.as_millis() as u64;
+        let Some(peer) = peers.known.get(&peer) else { return };
+        for call in peer.lane.in_flight().to_vec() {
+            let suspended = self.forwarded.get(&call).is_some_and(|forwarded| forwarded.post == NOBODY);
+            if suspended && peers.calls.get(call).is_some_and(|call| call.deadline_ms > until_ms) {
+                peers.postpone(call, CONTENDED_QUESTION_TIMEOUT.as_millis() as u64, effects);
             }
         }
     }
 
     /// The answer has come before its client did.
-    pub(in crate::core) fn keep_answer(&mut self, call: CallId, forwarded: &ForwardedRequest, answer: Settled<'_>) {
-        let until_ms = self.effects.now.mono_ms + QUESTION_TIMEOUT.as_millis() as u64;
+    pub fn keep_answer(&mut self, call: CallId, forwarded: &ForwardedRequest, answer: Settled<'_>, now_ms: u64) {
+        let until_ms = now_ms + QUESTION_TIMEOUT.as_millis() as u64;
         let kept = Kept { peer: forwarded.peer, owner: Arc::clone(&forwarded.owner), until_ms, answer: answer.kept() };
-        self.mcp.kept.insert(call, kept);
-    }
-
-    /// The client brings the answers to what its call waits for.
-    pub(in crate::core) fn resume_call(&mut self, server: ServerId, post: PostId, request: &OwnedRequest, state: &str) {
-        // Only the main peer's calls are suspended.
-        let main = self.servers.known[&server].main;
-        let ours = self.mcp.seal.open(state, &request.owner).and_then(|call| call.parse().ok()).map(CallId);
-        if let Some(answer) =
-            ours.and_then(|call| self.mcp.kept.take(call, main, &request.owner, self.effects.now.mono_ms))
-        {
-            return self.finish(post, None, answer.status, answer.message(request.id.get()));
-        }
-        let waits = |call: &CallId| {
-            let forwarded = self.mcp.forwarded.get(call)?;
-            (forwarded.peer == main && forwarded.owner == request.owner && forwarded.post == NOBODY).then_some(*call)
-        };
-        let Some(call) = ours.as_ref().and_then(waits) else {
-            return match (ours, self.servers.known[&server].support) {
-                // The server's own state: it knows what it means.
-                (None, Support::Yes(other)) => self.forward_stateless(other, post, request),
-                (None, Support::Asked(_) | Support::Unknown | Support::No) | (Some(_), _) => {
-                    let message = "requestState: is not valid, or its call is over; call again without it";
-                    self.finish(post, None, 200, rpc_error(request.id.get(), INVALID_PARAMS, message));
-                }
-            };
-        };
-        let forwarded = self.mcp.forwarded.get_mut(&call).expect("just seen");
-        (forwarded.post, forwarded.id) = (post, request.id.clone());
-        let timeout_ms = forwarded.timeout_ms;
-        self.mcp.posts.get_mut(&post).expect("it asks").calls.push(call);
-        self.postpone(call, timeout_ms);
-        let mut unanswered = false;
-        let questions = self.questions_of(call);
-        let given = given_responses(request.params.as_json(), &questions);
-        for number in questions {
-            match given.get(&number) {
-                Some(response) => self.pass_answer(number, &Reply::Result(response.as_json())),
-                None => unanswered = true,
-            }
-        }
-        if unanswered {
-            self.suspend(call);
-            self.postpone(call, self.question_patience_ms(call));
-        }
+        self.kept.insert(call, kept);
     }
 }
 
