@@ -366,6 +366,39 @@ fn a_session_that_the_server_has_forgotten_is_lost() {
     assert_eq!(driver.lost().kind, LinkFaultKind::SessionLost);
 }
 
+/// A server that has begun anew knows no session, and is found out by the stream that was listened on.
+#[test]
+fn a_forgotten_session_is_missed_while_nobody_calls_and_a_stream_that_never_was_is_not() {
+    let asked_for = Arc::new(AtomicUsize::new(0));
+    for streams in [0, 1] {
+        let counted = Arc::clone(&asked_for);
+        let port = server(move |asked| match asked {
+            asked if asked.line.starts_with("GET") => match counted.fetch_add(1, Ordering::SeqCst) < streams {
+                true => events("retry: 20\n\n"),
+                false => plain("404 Not Found", "", ""),
+            },
+            asked if asked.is("initialize") => {
+                plain("200 OK", "Content-Type: application/json\r\nMcp-Session-Id: s1\r\n", &result(asked))
+            }
+            asked if asked.body.contains("notifications/") => plain("202 Accepted", "", ""),
+            asked => json(&result(asked)),
+        });
+        let mut driver = Driver::http(port);
+        driver.initialize();
+        if streams > 0 {
+            assert_eq!(driver.lost().kind, LinkFaultKind::SessionLost);
+            continue;
+        }
+        let patience = Instant::now() + Duration::from_secs(5);
+        while asked_for.load(Ordering::SeqCst) == 0 && Instant::now() < patience {
+            driver.turn();
+        }
+        assert_eq!(asked_for.swap(0, Ordering::SeqCst), 1, "it asked once whether it may listen");
+        driver.call(2);
+        assert!(driver.line().contains("\"id\":2"));
+    }
+}
+
 #[test]
 fn a_refused_handshake_and_a_port_where_nobody_is_lose_the_link() {
     let mut driver = Driver::http(server(|_| plain("401 Unauthorized", "", "")));

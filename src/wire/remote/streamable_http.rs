@@ -29,6 +29,8 @@ pub struct StreamableHttp {
     /// There may be another token: a 401 is not the last word about a message.
     renews: bool,
     session: Option<String>,
+    /// It has let us listen once.
+    listened: bool,
     /// A session that a server has begun for the question about the other era, though it did not understand it.
     stray: Option<String>,
     version: Option<String>,
@@ -122,6 +124,7 @@ impl StreamableHttp {
             row_headers: headers::of_row(row_headers),
             renews,
             session: None,
+            listened: false,
             stray: None,
             version: None,
             tools: Arc::default(),
@@ -302,6 +305,7 @@ impl StreamableHttp {
                         continue;
                     }
                     self.take_session(&exchange, &head);
+                    self.listened |= matches!(exchange.purpose, Purpose::Listen { .. }) && head.status == 200;
                     exchange.answer.begin(&head);
                     self.under_way.insert(id, exchange);
                 }
@@ -454,8 +458,8 @@ impl StreamableHttp {
         }
         let lost = match &exchange.purpose {
             Purpose::Goodbye => return self.stage = Stage::Over,
-            // It has no such stream, or none any more; calls go on without.
-            Purpose::Listen { .. } if status != 404 || exchange.answer.is_first() => return,
+            // It has no such stream; calls go on without. One that had it and knows no session now has forgotten ours.
+            Purpose::Listen { .. } if !self.listened => return,
             Purpose::Post(Post { kind: Kind::Initialize, .. }) => Some(verdict::link_fault(status, retry_after_ms)),
             // Any other status may be what an older server says to a question that it does not know.
             Purpose::Post(Post { kind: Kind::Discover, .. }) if matches!(status, 401 | 403 | 429) => {

@@ -67,11 +67,6 @@ impl Answer {
         Answer { call, answered: false, after: after.to_string(), progress: false, body: Body::Awaited }
     }
 
-    /// It goes on from nothing.
-    pub fn is_first(&self) -> bool {
-        self.after.is_empty()
-    }
-
     /// Its call has its reply; what comes behind that nobody waits for.
     pub fn is_answered(&self) -> bool {
         self.answered
