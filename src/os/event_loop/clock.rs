@@ -24,7 +24,10 @@ impl Clock {
         let since = self.read.duration_since(self.start);
         let mono_ms = since.as_secs() * 1_000 + u64::from(since.subsec_millis());
         if mono_ms - self.set.mono_ms >= SET_EVERY_MS {
-            self.set = Now { mono_ms, unix_ms: unix_ms() };
+            let (told, counted) = (unix_ms(), self.set.unix_ms + (mono_ms - self.set.mono_ms));
+            // Both are cut to whole milliseconds: one apart is the same time, and what is shown of a moment stays as it is.
+            let unix_ms = if told.abs_diff(counted) <= 1 { counted } else { told };
+            self.set = Now { mono_ms, unix_ms };
         }
         Now { mono_ms, unix_ms: self.set.unix_ms + (mono_ms - self.set.mono_ms) }
     }
