@@ -279,6 +279,36 @@ fn tool_call_forwarding() {
     assert_eq!((told.as_array().map(Vec::len), &told[0]["tool"]), (Some(1), &json!("search")), "{told}");
 }
 
+/// What the tool says of its failure, and the one message that the caller reads.
+#[test]
+fn error_surfacing_and_formatting() {
+    let (daemon, upstream) = (Daemon::start(), FarServer::start());
+    add(&daemon, upstream.definition("far", "http"));
+    let long = "x".repeat(3_000);
+    for (structured, message) in [
+        (json!({"message": "m", "error": "e", "detail": "d"}), "m"),
+        (json!({"error": "e", "detail": "d"}), "e"),
+        (json!({"error": {"message": "em"}, "detail": "d"}), "em"),
+        (json!({"detail": "d"}), "d"),
+        (json!({"other": 1}), "from the block"),
+        (json!({"message": "m", "code": "E_TIMEOUT", "retriable": false}), "m (code=E_TIMEOUT retriable=false)"),
+        (json!({"message": "m", "errorCode": 7, "retryable": "true"}), "m (code=7 retriable=true)"),
+        (json!({"message": "m", "statusCode": 503, "retryable": 1}), "m (code=503 retriable=true)"),
+    ] {
+        let failed = call(&daemon, "fail", json!({"structured": structured, "text": "from the block"}));
+        let error = &failed.json()["error"];
+        assert_eq!((failed.status, &error["code"], &error["message"]), (200, &json!("tool_error"), &json!(message)));
+        assert_eq!(error["data"]["cause"], structured, "the cause is all that it said");
+        assert_eq!(failed.json()["result"]["structuredContent"], structured, "{failed}");
+    }
+    let bare = call(&daemon, "fail", json!({"bare": long})).json();
+    let message = bare["error"]["message"].as_str().expect("a message");
+    assert!(message.starts_with(r#"{"isError": true"#) && message.chars().count() == 2_001, "{message}");
+    let body = json!({"name": "fail", "arguments": {"structured": {"rows": [1, {"a": "b"}]}}, "format": "text"});
+    let told = ask(&daemon, "POST", "/mcp/tools/call", body).json();
+    assert_eq!(told["result"], "rows:\n  - 1\n  - a: b", "{told}");
+}
+
 #[test]
 fn lazy_connection_on_first_tool_call() {
     let (mut daemon, upstream) = (Daemon::start(), FarServer::start());

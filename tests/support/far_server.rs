@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
 const FAR_SERVER: &str = include_str!("../fixtures/far_server.py");
+const FAR_PROGRAM: &str = include_str!("../fixtures/far_program.py");
 
 pub struct FarServer {
     process: Child,
@@ -14,8 +15,12 @@ pub struct FarServer {
 
 impl FarServer {
     pub fn start() -> FarServer {
+        FarServer::at(0)
+    }
+
+    fn at(port: u16) -> FarServer {
         let mut process = Command::new("/usr/bin/python3")
-            .args(["-c", FAR_SERVER])
+            .args(["-c", FAR_SERVER, &port.to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
@@ -26,14 +31,34 @@ impl FarServer {
         FarServer { process, port: line.trim().parse().expect("a port") }
     }
 
-    /// Where it speaks Streamable HTTP, or where its old stream is.
-    pub fn url(&self, transport: &str) -> String {
-        let path = if transport == "sse" { "sse" } else { "mcp" };
-        format!("http://127.0.0.1:{}/{path}", self.port)
+    /// SIGKILL: all its connections are gone, and nobody listens where it did.
+    pub fn kill(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 
-    /// The definition of it as an external server.
+    /// Once more at the same port, after `kill`; it counts from zero.
+    pub fn start_again(&mut self) {
+        *self = FarServer::at(self.port);
+    }
+
+    /// Where it speaks this transport.
+    pub fn url(&self, transport: &str) -> String {
+        let (scheme, path) = match transport {
+            "ws" => ("ws", "ws"),
+            "sse" => ("http", "sse"),
+            _ => ("http", "mcp"),
+        };
+        format!("{scheme}://127.0.0.1:{}/{path}", self.port)
+    }
+
+    /// The definition of it as an external server. Over `stdio` that is a program in a sandbox which passes everything on, and
+    /// is gone as soon as this is; it has to be allowed the network of the host.
     pub fn definition(&self, name: &str, transport: &str) -> Value {
+        if transport == "stdio" {
+            let args = ["-c", FAR_PROGRAM, &self.port.to_string()];
+            return json!({"name": name, "transport": "stdio", "command": "python3", "args": args, "network": "host"});
+        }
         json!({"name": name, "transport": transport, "url": self.url(transport)})
     }
 
@@ -59,7 +84,6 @@ impl FarServer {
 
 impl Drop for FarServer {
     fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        self.kill();
     }
 }
