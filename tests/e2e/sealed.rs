@@ -1,9 +1,11 @@
 //! Secrets at rest, on a real daemon: a key that is lost and comes back, and a rotation of the key that is killed at any moment.
 
-use crate::support::{self, BASE, Daemon, RUDE, Reply, python};
+use crate::support::{self, BASE, Daemon, RUDE, Reply, python, world};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use stdiod::sealing::{Missing, Sealer};
 
@@ -37,17 +39,55 @@ fn files_with(directory: &std::path::Path, bytes: &str) -> Vec<String> {
     String::from_utf8_lossy(&found.stdout).lines().map(str::to_string).collect()
 }
 
+/// Command lines of what the daemon starts while `act` runs: launchers, runtimes, servers. Those that hold `bytes`.
+fn command_lines_with(daemon: &Daemon, bytes: &str, act: impl FnOnce()) -> Vec<String> {
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let watcher = scope.spawn(|| {
+            let (mut seen, mut found) = (0, BTreeSet::new());
+            while !over.load(Ordering::Relaxed) {
+                let commands = world::descendants(daemon.pid()).into_iter().filter_map(world::command_of);
+                for command in commands {
+                    seen += 1;
+                    if command.contains(bytes) {
+                        found.insert(command);
+                    }
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            assert!(seen > 0, "there are helpers");
+            found.into_iter().collect()
+        });
+        act();
+        over.store(true, Ordering::Relaxed);
+        watcher.join().expect("it watches")
+    })
+}
+
 #[test]
-fn no_value_of_a_secret_is_in_the_data_directory_or_a_backup() {
-    let mut daemon = Daemon::start();
+fn no_value_of_a_secret_is_in_the_data_directory_a_backup_a_listing_a_log_or_a_command_line() {
+    let mut daemon = Daemon::with("STDIOD_LOG", "debug").start();
     let mut definition = python("one", "crun", RUDE);
     definition["environment"] = json!({"API_KEY": SECRET});
-    daemon.register(&definition);
-    register_project(&daemon);
-    assert_eq!((api_key(&daemon), project_key(&daemon)), (json!(SECRET), json!(PROJECT_SECRET)));
-    let patched = patch(&daemon, json!({"environment": {"API_KEY": "hunter2-changed"}}));
-    assert_eq!(patched.status, 200, "{patched}");
-    wait_ready(&daemon);
+    let shown = command_lines_with(&daemon, "hunter", || {
+        daemon.register(&definition);
+        register_project(&daemon);
+        assert_eq!((api_key(&daemon), project_key(&daemon)), (json!(SECRET), json!(PROJECT_SECRET)));
+        let patched = patch(&daemon, json!({"environment": {"API_KEY": "hunter2-changed"}}));
+        assert_eq!(patched.status, 200, "{patched}");
+        wait_ready(&daemon);
+    });
+    assert_eq!(shown, [""; 0]);
+    let project = "/api/v1/projects/p-1";
+    for listing in [BASE.to_string(), format!("{BASE}/one/definition"), format!("{BASE}/one/logs")].into_iter().chain(
+        ["secrets", "mcp/servers", "mcp/servers/tells", "mcp/tools", "mcp/calls"]
+            .map(|what| format!("{project}/{what}")),
+    ) {
+        let told = daemon.get(&listing);
+        assert_eq!(told.status, 200, "{listing}: {told}");
+        assert!(!told.body_text().contains("hunter"), "{listing}: {told}");
+    }
+    assert!(daemon.log_lines().iter().all(|line| !line.contains("hunter")), "in the daemon's own log");
     let backup = std::process::Command::new(support::postgres::programs().join("pg_dump"))
         .args(["--username=stdiod", "--dbname=postgres", "--host"])
         .arg(daemon.data_dir.join("pg"))
