@@ -46,6 +46,8 @@ pub struct Config {
     pub trusted_proxies: TrustedProxies,
     /// None: tokens are our own alone.
     pub auth_server: Option<AuthServer>,
+    /// Of the whole daemon, whatever its peers do; none: as usual.
+    pub memory_budget: Option<usize>,
     /// Connections of one address that has shown no token; none: as many as usual.
     pub peer_connections_max: Option<usize>,
     /// How much those who are limited may give a server.
@@ -232,6 +234,7 @@ impl Config {
             auth_server: oauth::auth_server(&sources, public_url.as_ref())?,
             public_url,
             trusted_proxies: doors::trusted_proxies(&sources)?,
+            memory_budget: doors::memory_budget(&sources)?,
             peer_connections_max: doors::peer_connections_max(&sources)?,
             ceilings: ceilings::ceilings(&sources)?,
             audit: doors::audit(&sources)?,

@@ -599,8 +599,10 @@ pub const PIPE_BUFFER_FREE: usize = 8 * KIB;
 /// Where there is no room for what waits for servers, the one for which most waits is ended, if it has been behind for so long.
 pub const STDIN_BEHIND_MAX: Duration = WRITE_TIMEOUT;
 /// The memory of the whole daemon (RSS), whatever its peers do; a share for each ledger, and the rest for what is not
-/// counted: the tables, the program, what every connection keeps.
+/// counted: the tables, the program, what every connection keeps. `memory_budget` may say more or less: then the shares of
+/// memory follow it, but what one server may have stays, so that the largest answer still passes.
 pub const MEMORY_BUDGET: usize = 768 * MIB;
+pub const MEMORY_BUDGETS: RangeInclusive<usize> = 512 * MIB..=64 * 1024 * MIB;
 pub const SHARE_CONNECTIONS: Caps = Caps { whole: CONNECTIONS_MAX, principal: 12 * KIB, server: 0, address: 256 };
 /// One server has more room than one principal or one address can take.
 pub const SHARE_RELAYS: Caps = Caps { whole: PORT_CONNECTIONS_MAX, principal: 512, server: 1024, address: 256 };

@@ -6,7 +6,7 @@
 //! never passes a cap.
 
 use crate::ids::ServerId;
-use crate::limits;
+use crate::limits::{self, MEMORY_BUDGET};
 use crate::model::ranges::Net;
 use ::core::net::{IpAddr, Ipv6Addr};
 use serde::{Deserialize, Serialize};
@@ -191,6 +191,15 @@ impl Shares {
         self.caps[what as usize] = what.caps().within(whole);
     }
 
+    /// The daemon may have so much memory: what all, and each token, may have of it follows.
+    pub fn plan(&mut self, budget_bytes: usize) {
+        for what in [Resource::Memory, Resource::Lists, Resource::Unread, Resource::Lines] {
+            let caps = what.caps();
+            let part = |cap: usize| (cap as u128 * budget_bytes as u128 / MEMORY_BUDGET as u128) as usize;
+            self.caps[what as usize] = Caps { whole: part(caps.whole), principal: part(caps.principal), ..caps };
+        }
+    }
+
     /// One address, or a local user without a token, may have so much of it.
     pub fn cap_address(&mut self, what: Resource, most: usize) {
         let caps = &mut self.caps[what as usize];
@@ -359,6 +368,23 @@ mod tests {
             shares.take(&a, what, cap).unwrap();
             assert_eq!(shares.take(&a, what, 1), Err(Short::Owner), "{what:?}");
             shares.take(&b, what, 1).unwrap_or_else(|short| panic!("{what:?}: {short:?} after one owner"));
+        }
+    }
+
+    #[test]
+    fn shares_of_memory_follow_the_budget_and_one_server_keeps_its_room() {
+        let room = |budget: usize, what: Resource, owner: &Owner| {
+            let mut shares = Shares::default();
+            shares.plan(budget);
+            shares.room(owner, what)
+        };
+        let (tenant, server) = (token("a"), Owner::Server(ServerId(Uuid::nil())));
+        let principal = Resource::Memory.caps().principal;
+        assert_eq!(room(MEMORY_BUDGET, Resource::Memory, &tenant), principal);
+        assert_eq!(room(2 * MEMORY_BUDGET, Resource::Memory, &tenant), 2 * principal);
+        assert!(room(*limits::MEMORY_BUDGETS.start(), Resource::Memory, &tenant) < principal);
+        for budget in [*limits::MEMORY_BUDGETS.start(), *limits::MEMORY_BUDGETS.end()] {
+            assert_eq!(room(budget, Resource::Lines, &server), Resource::Lines.caps().server);
         }
     }
 

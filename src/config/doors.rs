@@ -7,8 +7,8 @@ use crate::api::auth::CertificateRule;
 use crate::api::definition::fields::server_name;
 use crate::api::definition::quantity;
 use crate::limits::{
-    AUDIT_BYTES_DEFAULT, AUDIT_BYTES_MIN, CERTIFICATE_RULES_MAX, CONNECTIONS_MAX, NAME_MAX, TOKEN_SERVERS_MAX,
-    TRUSTED_PROXIES_MAX, UNIX_PATH_MAX,
+    AUDIT_BYTES_DEFAULT, AUDIT_BYTES_MIN, CERTIFICATE_RULES_MAX, CONNECTIONS_MAX, MEMORY_BUDGETS, NAME_MAX,
+    TOKEN_SERVERS_MAX, TRUSTED_PROXIES_MAX, UNIX_PATH_MAX,
 };
 use crate::model::principal::Scopes;
 use crate::model::ranges::Net;
@@ -344,6 +344,18 @@ pub(super) fn trusted_proxies(sources: &Sources) -> Result<TrustedProxies, Confi
         }
     }
     Ok(TrustedProxies(nets))
+}
+
+pub(super) fn memory_budget(sources: &Sources) -> Result<Option<usize>, ConfigError> {
+    let Some(Found { value, at }) = sources.quantity("memory_budget")? else { return Ok(None) };
+    let bytes = quantity::bytes(&value.as_str().into()).and_then(|bytes| usize::try_from(bytes).ok());
+    match bytes.filter(|bytes| MEMORY_BUDGETS.contains(bytes)) {
+        Some(bytes) => Ok(Some(bytes)),
+        None => {
+            let remedy = "write bytes, from `512M` to `64G`";
+            Err(ConfigError::invalid(at, "memory_budget", format!("is `{value}`"), remedy))
+        }
+    }
 }
 
 // --- rates ----------------------------------------------------------------------------------------------------------

@@ -41,6 +41,7 @@ const KEYS: &[Key] = &[
     key("public_url"),
     key("trusted_proxies"),
     key("peer_connections_max"),
+    key("memory_budget"),
     key("secret_key_file"),
     key("audit_calls"),
     key("audit_max_bytes"),

@@ -438,6 +438,17 @@ fn images_that_may_be_run_are_places_and_digests_and_keys_are_files() {
 }
 
 #[test]
+fn a_memory_budget_is_an_amount_of_some_size() {
+    assert_eq!(parse("memory_budget = \"1G\"", &[]).unwrap().memory_budget, Some(1 << 30));
+    assert_eq!(parse("", &[]).unwrap().memory_budget, None);
+    for wrong in
+        ["memory_budget = \"100M\"", "memory_budget = \"65G\"", "memory_budget = \"much\"", "memory_budget = 7"]
+    {
+        assert!(complaint(wrong, &[]).contains("`512M` to `64G`"), "{wrong}");
+    }
+}
+
+#[test]
 fn only_an_explicit_false_disables_hosting() {
     let hosts = |value: &str| parse("", &[("ENABLE_AGENT_WORKSPACES", value)]).unwrap().hosting_enabled;
     assert!(!hosts("false") && !hosts("False"));

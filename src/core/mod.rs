@@ -68,6 +68,9 @@ impl Core {
     pub fn new(settings: Settings) -> Core {
         assert!(!settings.providers.is_empty(), "a daemon has a default provider, usable or not");
         let mut effects = Effects::new(settings.seed);
+        if let Some(bytes) = settings.memory_budget {
+            effects.shares.plan(bytes);
+        }
         let mcp = Mcp::new(Seal::new(effects.entropy.bytes()));
         let mut servers = Servers::default();
         servers.tokens.announce(settings.resource.clone());

@@ -29,6 +29,8 @@ pub struct Settings {
     pub allow_host_network: bool,
     /// False: servers may be looked at, but none runs.
     pub hosting: bool,
+    /// Of the whole daemon; none: as planned in `limits.rs`.
+    pub memory_budget: Option<usize>,
     /// The token of `admin.token`.
     pub admin_token_hash: [u8; 32],
     /// What an earlier daemon had decided and could not store.

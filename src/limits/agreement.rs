@@ -38,6 +38,10 @@ const _: () = assert!(
 const _: () =
     assert!(SHARE_LINES.server >= 2 * (LINE_MAX + BYTES_AT_ONCE) && SHARE_LINES.whole >= 2 * SHARE_LINES.server);
 const _: () = assert!(SHARE_UNREAD.server >= STDIN_BACKLOG_MAX && SHARE_UNREAD.whole >= 2 * SHARE_UNREAD.server);
+const _: () = assert!(
+    SHARE_LINES.whole / 768 * (*MEMORY_BUDGETS.start() / MIB) > SHARE_LINES.server && MEMORY_BUDGET == 768 * MIB,
+    "with the smallest budget no server takes all the room for lines"
+);
 const _: () = assert!(SERVERS_MAX * 2 * PIPE_BUFFER_FREE <= MEMORY_BUDGET / 12, "what is not counted is little");
 const _: () = assert!(4 * TOOL_LIST_MAX < SHARE_LISTS.server && TOOL_LIST_MAX < LIST_PAGE_MAX);
 const _: () = assert!(PORT_BUFFER_FREE < PORT_BUFFER);

@@ -30,6 +30,8 @@ fn send(http: &mut Http, token: &str, path: &str, body: &Value) {
 
 /// Beyond what is counted: tables, and what an allocator keeps.
 const SLACK: u64 = 48 << 20;
+/// Less than usual, as an operator may say.
+const BUDGET: u64 = 640 << 20;
 
 #[test]
 fn bodies_without_a_token_are_not_kept_and_take_nobodys_room() {
@@ -115,7 +117,7 @@ fn five_thousand_connections_of_one_address_leave_room_for_another() {
 
 #[test]
 fn slow_readers_of_large_answers_hold_no_more_than_their_share() {
-    let daemon = Daemon::start();
+    let daemon = Daemon::with("STDIOD_MEMORY_BUDGET", BUDGET.to_string()).start();
     daemon.register(&python("large", "crun", RUDE));
     let other = token(&daemon, "other", "mcp:call");
     let before = weight_of(daemon.pid()).1;
@@ -130,7 +132,7 @@ fn slow_readers_of_large_answers_hold_no_more_than_their_share() {
     assert!(eventually(Duration::from_secs(60), has_run), "{}", daemon.status("large"));
     let grown = weight_of(daemon.pid()).1.saturating_sub(before);
     assert!(grown < SHARE_MEMORY.principal as u64 + SLACK, "the daemon has grown by {grown}");
-    assert!(weight_of(daemon.pid()).1 < MEMORY_BUDGET as u64);
+    assert!(weight_of(daemon.pid()).1 < BUDGET);
     // Somebody else has a share of its own.
     let reply = Http::connect(daemon.address(), &other).request("POST", &format!("{BASE}/large/call"), Some(&call));
     assert_eq!(reply.status, 200, "{}", reply.code());
@@ -146,7 +148,7 @@ fn slow_readers_of_large_answers_hold_no_more_than_their_share() {
         .collect();
     assert!(eventually(Duration::from_secs(180), has_run), "{}", daemon.status("large"));
     let weight = weight_of(daemon.pid()).1;
-    assert!(weight < MEMORY_BUDGET as u64, "{weight} bytes for {} readers that do not read", crowd.len() + slow.len());
+    assert!(weight < BUDGET, "{weight} bytes for {} readers that do not read", crowd.len() + slow.len());
     drop(crowd);
     let (mut whole, mut refused) = (0, 0);
     for mut http in slow {

@@ -160,6 +160,7 @@ fn prepare(config: &Config, file: Option<PathBuf>, filter: &'static LogFilter) -
         separator: config.tool_separator.clone(),
         record_arguments: config.record_arguments,
         records_keep_days: config.records_keep_days,
+        memory_budget: config.memory_budget,
         admin_token_hash: admin_token(&config.data_dir, &seed)?,
         decisions,
         seed: random().map_err(failed("/dev/urandom"))?,
@@ -320,6 +321,9 @@ fn admin_token(dir: &Path, seed: &[u8; 32]) -> Result<[u8; 32], String> {
 fn shares_of_this_host(descriptors: Descriptors, config: &Config) -> Shares {
     let mut shares = Shares::default();
     shares.narrow(Resource::Connections, descriptors.for_clients());
+    if let Some(bytes) = config.memory_budget {
+        shares.plan(bytes);
+    }
     shares.speak_for_many(config.trusted_proxies.0.clone());
     if let Some(most) = config.peer_connections_max {
         shares.cap_address(Resource::Connections, most);

@@ -65,6 +65,7 @@ fn needs_restart(old: &Config, fresh: &Config) -> Vec<&'static str> {
         ("public_url", old.public_url != fresh.public_url),
         ("trusted_proxies", old.trusted_proxies != fresh.trusted_proxies),
         ("oauth", old.auth_server != fresh.auth_server),
+        ("memory_budget", old.memory_budget != fresh.memory_budget),
         ("peer_connections_max", old.peer_connections_max != fresh.peer_connections_max),
         ("ceilings", old.ceilings != fresh.ceilings),
         ("audit", old.audit != fresh.audit),
