@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! model/     plain data that every layer may name: definitions, states, faults, who asks
-//! core/      PURE. Input + now → Output. contract.rs first, then mod.rs; lifecycle.rs is one server's life in one match,
-//!            bridge.rs its calls, changes.rs what is durable, mcp.rs and its neighbours the sessions of MCP clients
+//! core/      PURE. Input + now → Output. contract.rs first, then mod.rs and route/, which pass on what happens in the rooms:
+//!            servers/ what is registered and durable, hosting/ lives of instances, peers/ calls, mcp/ MCP clients, …
 //! wire/      PURE. bytes ⇄ messages: HTTP/1.1, server-sent events, lines and blocks, JSON-RPC
 //! api/       PURE. what a request means and what an answer looks like; fault.rs is the one table error → status
 //! sandbox/   what a container is: spec, rootfs, image, limits, network; its children (launch, discard, sweep, pull, probe)

@@ -154,7 +154,7 @@ impl Core {
         self.peers.calls.is_empty()
             && self.clients.is_idle()
             && self.servers.outbox.is_clean()
-            && self.projects.records.is_empty()
+            && self.projects.records().is_empty()
             && self.servers.decisions.are_recorded()
             && self.servers.known.values().all(|server| server.removing.is_none())
             && self.peers.known.values().all(|peer| !peer.leaving)

@@ -130,7 +130,7 @@ impl Core {
             }
             Some(WaitOn::Post(post)) => self.post_lost(post, conn),
             Some(WaitOn::GetStream(session)) => self.get_stream_lost(session, conn),
-            Some(WaitOn::Advertised(_)) => _ = self.mcp.greetings.remove(&conn),
+            Some(WaitOn::Advertised(_)) => _ = self.mcp.forget_greeting(conn),
             Some(WaitOn::Log(id)) => self.servers.stop_following(conn, id, &mut self.effects),
             Some(WaitOn::News) => self.clients.stop_watching(conn, &mut self.effects),
             Some(WaitOn::Project) => self.drop_wait(conn),
@@ -410,14 +410,14 @@ impl Core {
 
     /// The pause is over: what has come together meanwhile goes out.
     pub(in crate::core) fn records_elapsed(&mut self) {
-        self.projects.records.end_pause();
+        self.projects.records_have_waited();
         self.flush_records();
     }
 
     /// The next batch, if the store can take it and none is out.
     pub(in crate::core) fn flush_records(&mut self) {
         if self.servers.is_storing()
-            && let Some(batch) = self.projects.records.take_batch()
+            && let Some(batch) = self.projects.take_records()
         {
             self.servers.issue(Pending::Records, StoreOp::InsertCalls(batch), &mut self.effects);
         }
@@ -532,7 +532,7 @@ impl Core {
             let step = self.phase.stopped(&mut self.effects);
             self.take_step(step);
         }
-        let is_written = self.servers.outbox.is_clean() && self.projects.records.is_empty();
+        let is_written = self.servers.outbox.is_clean() && self.projects.records().is_empty();
         if self.phase == Phase::Flushing && (is_written || !self.servers.outbox.available()) {
             let step = self.phase.leave();
             self.take_step(step);

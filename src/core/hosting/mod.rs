@@ -4,7 +4,6 @@
 pub mod backoff;
 pub mod lifecycle;
 pub mod pulls;
-pub mod session_peers;
 pub mod state;
 pub mod stateless_peer;
 

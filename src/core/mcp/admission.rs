@@ -12,6 +12,7 @@ use crate::core::mcp::endpoint::McpEndpoint;
 use crate::core::mcp::event_log::EventLog;
 use crate::core::mcp::joint::own_advertised;
 use crate::core::mcp::posts::done;
+use crate::core::mcp::private::give_private_back;
 use crate::core::mcp::sessions::{Abilities, Listening, PendingPost, Session};
 use crate::core::mcp::wording::{INVALID_PARAMS, fault_message, rpc_error};
 use crate::core::peers::calls::Stage;
@@ -215,7 +216,7 @@ impl Core {
             self.replies().hang_up(post);
         }
         for (server, own) in &session.private {
-            self.give_private_back(&session.owner, *server);
+            give_private_back(&mut self.effects.shares, &session.owner, *server);
             self.dismiss(*own);
         }
         if let Some(peer) = session.peer {

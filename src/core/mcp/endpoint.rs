@@ -97,7 +97,7 @@ impl<'a> Offers<'a> {
         let server = self.servers.known.get(&server)?;
         match server.origin {
             Origin::Registered => server.definition.project.as_ref(),
-            Origin::Project(row) => self.projects.rows.get(&row).map(|row| &row.project),
+            Origin::Project(row) => self.projects.row(row).map(|row| &row.project),
         }
     }
 

@@ -18,27 +18,30 @@ use crate::core::projects::tools::{ToolCalls, ToolWait};
 use crate::core::projects::waits::McpWait;
 use crate::core::servers::call_records::CallRecords;
 use crate::ids::{ConnId, ServerId, Uuid};
-use crate::model::external::{ExternalId, ExternalServer, ProjectId, Secrets, StoredSecret};
+use crate::model::external::{
+    ExternalId, ExternalServer, ProjectId, SecretView, Secrets, StoredSecret, ToolCallRecord,
+};
+use crate::model::principal::Principal;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 #[derive(Default, Serialize, Deserialize)]
 pub(in crate::core) struct Projects {
-    pub rows: BTreeMap<ExternalId, Arc<ExternalServer>>,
+    rows: BTreeMap<ExternalId, Arc<ExternalServer>>,
     /// Also of rows that are not durable yet.
-    pub names: BTreeMap<(ProjectId, String), ExternalId>,
-    pub secrets: BTreeMap<(ProjectId, String), StoredSecret>,
+    names: BTreeMap<(ProjectId, String), ExternalId>,
+    secrets: BTreeMap<(ProjectId, String), StoredSecret>,
     /// The hosted servers that belong to a project.
-    pub hosted: BTreeSet<(ProjectId, ServerId)>,
+    hosted: BTreeSet<(ProjectId, ServerId)>,
     /// Rows with a change on its way to the store.
-    pub changing: BTreeSet<ExternalId>,
-    pub waits: BTreeMap<ConnId, ToolWait>,
+    changing: BTreeSet<ExternalId>,
+    waits: BTreeMap<ConnId, ToolWait>,
     /// Requests of MCP clients that wait for links.
-    pub mcp_waits: BTreeMap<u64, McpWait>,
-    pub mcp_waits_minted: u64,
-    pub calls: ToolCalls,
-    pub records: CallRecords,
+    mcp_waits: BTreeMap<u64, McpWait>,
+    mcp_waits_minted: u64,
+    calls: ToolCalls,
+    records: CallRecords,
 }
 
 impl Projects {
@@ -57,6 +60,50 @@ impl Projects {
         if let Some(now) = now {
             self.hosted.insert((now.clone(), server));
         }
+    }
+
+    pub fn row(&self, id: ExternalId) -> Option<&Arc<ExternalServer>> {
+        self.rows.get(&id)
+    }
+
+    /// By name: who has it, and the row if the store has it already.
+    pub fn named(&self, project: &ProjectId, name: &str) -> Option<(ExternalId, Option<&Arc<ExternalServer>>)> {
+        let id = *self.names.get(&(project.clone(), name.to_string()))?;
+        Some((id, self.rows.get(&id)))
+    }
+
+    /// Of all projects that this caller may use, by project and name.
+    pub fn used_by(&self, who: &Principal) -> impl Iterator<Item = &Arc<ExternalServer>> {
+        let own = self.names.iter().filter(|((project, _), _)| who.may_use(project));
+        own.filter_map(|(_, id)| self.rows.get(id))
+    }
+
+    /// Nobody else gets the name of a row that is on its way to the store.
+    pub fn hold_name(&mut self, row: &ExternalServer) {
+        self.names.insert((row.project.clone(), row.spec.name.clone()), row.id);
+    }
+
+    pub fn free_name(&mut self, row: &ExternalServer) {
+        self.names.remove(&(row.project.clone(), row.spec.name.clone()));
+    }
+
+    pub fn secret_views(&self, project: &ProjectId) -> Vec<SecretView> {
+        self.secrets.values().filter(|secret| secret.project == *project).map(SecretView::from).collect()
+    }
+
+    /// Those that wait for the store.
+    pub fn records(&self) -> &CallRecords {
+        &self.records
+    }
+
+    /// The next batch of records, unless one is out.
+    pub fn take_records(&mut self) -> Option<Vec<ToolCallRecord>> {
+        self.records.take_batch()
+    }
+
+    /// Records have waited for others to come.
+    pub fn records_have_waited(&mut self) {
+        self.records.end_pause();
     }
 
     /// The hosted servers that belong to it.

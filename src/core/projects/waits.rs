@@ -135,7 +135,7 @@ impl Core {
     ) {
         let McpEndpoint::Project(project) = at else { unreachable!("links are of projects") };
         let owner = match &request {
-            WaitingRequest::Session { session, .. } => match self.mcp.sessions.get(*session) {
+            WaitingRequest::Session { session, .. } => match self.mcp.session(*session) {
                 Some(session) => Arc::clone(&session.owner),
                 None => return,
             },
@@ -180,7 +180,7 @@ impl Core {
         self.effects.deadlines.cancel(Timer::ProjectWait(number));
         let share = Owner::Principal(Arc::clone(&wait.owner));
         self.effects.shares.give_back(&share, Resource::Memory, wait.request.kept_bytes());
-        if !self.mcp.posts.contains_key(&wait.post) {
+        if !self.mcp.is_open(wait.post) {
             // Its client has left meanwhile.
             self.record_waited(&wait, wait.awaited, CallEnd::Left(CallOutcome::NotSent));
             return None;

@@ -53,7 +53,7 @@ impl Core {
                 }
                 (ImportAction::Create, Read::External(spec), Some(project)) => {
                     let row = new_row(project, None, *spec, &mut self.effects);
-                    self.projects.names.insert((project.clone(), row.spec.name.clone()), row.id);
+                    self.projects.hold_name(&row);
                     imported.rows.push(row);
                 }
                 (_, _, _) => {}
@@ -84,7 +84,7 @@ impl Core {
             self.servers.names.remove(&definition.name);
         }
         for row in &imported.rows {
-            self.projects.names.remove(&(row.project.clone(), row.spec.name.clone()));
+            self.projects.free_name(row);
         }
         self.refuse(conn, fault);
     }

@@ -5,17 +5,22 @@ use crate::api::request::Takes;
 use crate::api::response::Answer;
 use crate::core::Core;
 use crate::core::contract::Output;
+use crate::core::hosting::lifecycle::Event;
 use crate::core::mcp::admission::Greeting;
 use crate::core::mcp::endpoint::McpEndpoint;
 use crate::core::mcp::era::stateless::{OwnedRequest, Support};
 use crate::core::mcp::era::suspended::Resumed;
 use crate::core::mcp::joint::own_advertised;
 use crate::core::mcp::preferences::Subscribing;
+use crate::core::mcp::private::{Released, give_private_back};
 use crate::core::mcp::questions::Asked;
 use crate::core::mcp::responses::Replies;
 use crate::core::mcp::wording::{INVALID_PARAMS, rpc_error};
 use crate::core::peers::listings::Listing;
+use crate::core::peers::peer::Role;
 use crate::ids::{ConnId, InstanceId, PeerId, PostId, ServerId, SessionId};
+use crate::limits::PRIVATE_INSTANCES_MAX;
+use crate::model::fault::{Code, Fault};
 use crate::model::principal::Principal;
 use crate::wire::json::Json;
 use crate::wire::jsonrpc::{self, Message, Reply};
@@ -152,7 +157,7 @@ impl Core {
         self.effects.outputs.push_back(Output::Answer { conn, answer: Answer::Accepted });
         match message {
             Message::Request { id, method, params } if method == "initialize" => {
-                let Some(known) = self.mcp.sessions.get(session) else { return };
+                let Some(known) = self.mcp.session(session) else { return };
                 let advertised = match known.endpoint.server() {
                     Some(server) => self.with_main(server).and_then(|(_, main)| main.advertised.clone()),
                     None => Some(own_advertised()),
@@ -192,6 +197,65 @@ impl Core {
     pub(in crate::core) fn listen_to(&mut self, id: PeerId) {
         if let Some(at) = self.peers.known.get(&id).map(|peer| self.servers.subscribed_at(peer)) {
             self.mcp.listen_to(id, at, &mut self.peers, &mut self.effects);
+        }
+    }
+
+    // --- instances of single sessions ---------------------------------------------------------------------------------
+
+    /// Who serves a session's requests to a server: the main peer, or one of its own where the server is not shared.
+    pub(in crate::core) fn serving(&mut self, session: SessionId, server: ServerId) -> Result<PeerId, Fault> {
+        let known = &self.servers.known[&server];
+        let main = known.main;
+        if known.definition.shared {
+            return Ok(main);
+        }
+        if let Some(own) = self.mcp.private_peer(session, server) {
+            return Ok(own);
+        }
+        let now = self.effects.now;
+        let peer = &self.peers.known[&main];
+        peer.admits(now.mono_ms + peer.definition.request_timeout_ms, now)?;
+        self.make_private_room(session, server)?;
+        let id = self.peers.adopt_for(session, main);
+        self.mcp.has_private(session, server, id);
+        self.advance(id, Event::Start);
+        Ok(id)
+    }
+
+    /// Those on their way out take their time and a place beside it, so there may be twice as many for a while.
+    fn make_private_room(&mut self, asking: SessionId, server: ServerId) -> Result<(), Fault> {
+        let full = |what: &str| {
+            Err(Fault::new(Code::Unavailable, format!("{what} instances for single sessions run already"))
+                .retry_after_ms(10_000))
+        };
+        if self.peers.of_sessions(None).len() >= 2 * PRIVATE_INSTANCES_MAX {
+            return full("all the");
+        }
+        while let Err(short) = self.mcp.take_private(asking, server, &mut self.effects.shares) {
+            let Some(idlest) = short.idlest else { return full(short.what) };
+            self.end_session(idlest, "its instance made room for another's");
+        }
+        Ok(())
+    }
+
+    /// The life of the main peer changes: whoever has an instance of the old one begins anew.
+    pub(in crate::core) fn retire_session_peers(&mut self, server: ServerId) {
+        for id in self.peers.of_sessions(Some(server)) {
+            self.release_session_peer(id, "its server was stopped or changed");
+        }
+    }
+
+    pub(in crate::core) fn release_session_peer(&mut self, id: PeerId, why: &str) {
+        let Some(peer) = self.peers.known.get(&id) else { return };
+        let Role::Session(session) = peer.role else { return };
+        let server = peer.server;
+        match self.mcp.release_private(session, id, server) {
+            Released::Session(session) => self.end_session(session, why),
+            Released::One(owner) => {
+                give_private_back(&mut self.effects.shares, &owner, server);
+                self.dismiss(id);
+            }
+            Released::Nobodys => self.dismiss(id),
         }
     }
 

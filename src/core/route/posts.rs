@@ -105,7 +105,7 @@ impl Core {
             }
         }
         // A call that takes its time goes over a stream, which can be kept alive and resumed.
-        if self.mcp.posts.get(&post).is_some_and(|post| post.stream.is_none()) {
+        if self.mcp.is_plain(post) {
             self.effects.deadlines.set(Timer::Stream(conn), self.effects.now.mono_ms + STREAM_AFTER.as_millis() as u64);
         }
     }
@@ -118,7 +118,7 @@ impl Core {
         method: &str,
         params: Option<Json<'_>>,
     ) {
-        let Some(peer) = self.mcp.sessions.get(session).map(|session| session.peer) else { return };
+        let Some(peer) = self.mcp.session(session).map(|session| session.peer) else { return };
         match (method, peer) {
             ("ping", _) => self.replies().finish(post, None, 200, jsonrpc::result(id.get(), b"{}")),
             ("initialize", _) => {
@@ -198,12 +198,9 @@ impl Core {
             request_id: Json<'a>,
         }
         let Some(wire) = params.and_then(|raw| serde_json::from_str::<Wire<'_>>(raw.get()).ok()) else { return };
-        let Some(known) = self.mcp.sessions.get(session) else { return };
-        let is_it = |call: &&CallId| self.mcp.forwarded.get(call).is_some_and(|e| e.id.get() == wire.request_id.get());
-        let Some(call) = known.calls.iter().find(is_it).copied() else {
+        let Some((call, post)) = self.mcp.call_of(session, wire.request_id) else {
             return self.cancel_waiting(session, wire.request_id);
         };
-        let post = self.mcp.forwarded[&call].post;
         self.drop_forwarded(call, "the client has cancelled it");
         self.replies().unanswered(post, Some(call));
     }

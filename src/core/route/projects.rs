@@ -66,10 +66,7 @@ impl Core {
                 let wanted = self.projects.remove_secret(project, name, &self.servers)?;
                 Ok(self.store_change(conn, wanted))
             }
-            ProjectAsk::Secrets => {
-                let own = self.projects.secrets.values().filter(|secret| secret.project == *project);
-                Ok(Some(Answer::Secrets(own.map(SecretView::from).collect())))
-            }
+            ProjectAsk::Secrets => Ok(Some(Answer::Secrets(self.projects.secret_views(project)))),
             ProjectAsk::Manifest { product, servers } => {
                 let (known, effects) = (&self.servers, &mut self.effects);
                 let wanted = self.projects.import_manifest(project, product, servers, known, effects)?;
@@ -97,8 +94,7 @@ impl Core {
 
     /// By project and name.
     pub(in crate::core) fn all_externals(&self, who: &Principal) -> Answer {
-        let own = self.projects.names.iter().filter(|((project, _), _)| who.may_use(project));
-        let rows = own.filter_map(|(_, id)| self.projects.rows.get(id));
+        let rows = self.projects.used_by(who);
         Answer::Externals(rows.map(|row| self.offers().external_view(row)).collect())
     }
 

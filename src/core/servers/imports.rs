@@ -77,15 +77,14 @@ impl Offers<'_> {
             }
             Read::External(wanted) => {
                 let project = project.expect("without a project there are no such entries");
-                let known = self.projects.names.get(&(project.clone(), wanted.name.clone()));
-                let row = known.and_then(|id| self.projects.rows.get(id));
+                let known = self.projects.named(project, &wanted.name);
                 if known.is_none() {
                     self.settings.check_row_ceiling(who, None, wanted)?;
                 }
-                Ok(match (known, row) {
-                    (None, _) => ImportAction::Create,
-                    (Some(_), Some(row)) if is_same_row(&row.spec, wanted, &candidate.entry) => ImportAction::Unchanged,
-                    (Some(_), _) => ImportAction::Taken,
+                Ok(match known {
+                    None => ImportAction::Create,
+                    Some((_, Some(row))) if is_same_row(&row.spec, wanted, &candidate.entry) => ImportAction::Unchanged,
+                    Some(_) => ImportAction::Taken,
                 })
             }
         }

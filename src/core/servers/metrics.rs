@@ -72,12 +72,12 @@ impl Metered<'_> {
     pub fn metrics(&self, who: &Principal) -> Answer {
         let servers = self.servers.seen_by(who).into_iter().map(|server| self.metrics_of(server)).collect();
         let daemon = (!who.is_limited()).then(|| DaemonMetrics {
-            sessions: self.mcp.sessions.len(),
+            sessions: self.mcp.sessions().len(),
             calls: self.peers.calls.len(),
             store_up: self.servers.outbox.available(),
             store_pending: self.servers.outbox.waiting(),
-            records_waiting: self.projects.records.len(),
-            records_dropped: self.projects.records.dropped(),
+            records_waiting: self.projects.records().len(),
+            records_dropped: self.projects.records().dropped(),
             ..DaemonMetrics::default()
         });
         Answer::Metrics(Box::new(Metrics { servers, daemon }))
