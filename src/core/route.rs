@@ -36,6 +36,7 @@ use crate::wire::json::Json;
 use std::sync::Arc;
 
 mod calls;
+mod further;
 mod handshakes;
 mod imports;
 mod mcp;
@@ -130,7 +131,7 @@ impl Core {
             }
             Some(WaitOn::Post(post)) => self.post_lost(post, conn),
             Some(WaitOn::GetStream(session)) => self.get_stream_lost(session, conn),
-            Some(WaitOn::Advertised(_)) => _ = self.mcp.forget_greeting(conn),
+            Some(WaitOn::Advertised(_)) => self.mcp.forget_greeting(conn),
             Some(WaitOn::Log(id)) => self.servers.stop_following(conn, id, &mut self.effects),
             Some(WaitOn::News) => self.clients.stop_watching(conn, &mut self.effects),
             Some(WaitOn::Project) => self.drop_wait(conn),

@@ -1,11 +1,10 @@
-//! Instances of hosted servers: their lives, the schedule of restarts, images they wait for, and peers of their own for some clients.
+//! Instances of hosted servers: their lives, the schedule of restarts, and images they wait for.
 //! Owns whose each instance is, and who may start when. Invariant: no more instances hold a start slot than may.
 
 pub mod backoff;
 pub mod lifecycle;
 pub mod pulls;
 pub mod state;
-pub mod stateless_peer;
 
 use crate::core::hosting::pulls::Pulls;
 use crate::ids::{IdMap, IdSet, InstanceId, PeerId};

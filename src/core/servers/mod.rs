@@ -11,6 +11,7 @@ pub mod outbox;
 pub mod progress;
 pub mod rows;
 pub mod server;
+pub mod support;
 pub mod tokens;
 
 use crate::api::auth::Tokens;

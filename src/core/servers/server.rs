@@ -64,7 +64,7 @@ pub struct Server {
     /// It stands in lists of several servers: also while it is coming back, but not while the link to it is given up.
     pub offered: bool,
     /// Requests that wait for `support` to be known.
-    pub held: Vec<Held>,
+    pub(in crate::core) held: Vec<Held>,
     pub last_used_unix_ms: Option<u64>,
     /// A change of it is on its way to the store.
     pub changing: bool,

@@ -22,11 +22,10 @@ use crate::core::projects::records::CallEnd;
 use crate::ids::{CallId, ConnId, PeerId, PostId, ServerId};
 use crate::limits::{LISTENERS_MAX, LISTENERS_PER_OWNER, STREAM_AFTER};
 use crate::model::external::ProjectId;
-use crate::model::fault::{Code, Fault, Outcome};
+use crate::model::fault::{Code, Fault};
 use crate::model::principal::Principal;
 use crate::model::protocol::{Level, STATELESS};
 use crate::model::tally::MethodClass;
-use crate::shares::{Owner, Resource};
 use crate::wire::json::{Json, JsonBuf};
 use crate::wire::jsonrpc;
 use serde::{Deserialize, Serialize};
@@ -53,9 +52,9 @@ pub enum Support {
 
 /// A request that waits until it is known how to serve it.
 #[derive(Serialize, Deserialize)]
-pub struct Held {
-    post: PostId,
-    request: OwnedRequest,
+pub(in crate::core) struct Held {
+    pub post: PostId,
+    pub request: OwnedRequest,
 }
 
 /// A request of a client without a session, kept beyond its HTTP request.
@@ -126,64 +125,16 @@ impl Core {
                 self.forward_stateless(self.servers.known[&server].main, post, &request);
             }
             Support::No => self.translate(server, post, &request),
-            Support::Asked(_) => self.hold(server, post, request),
+            Support::Asked(_) => self.hold(server, Held { post, request }),
             Support::Unknown => {
                 let main = self.main_of(server);
                 let deadline_ms = self.effects.now.mono_ms + main.definition.request_timeout_ms;
                 if let Err(fault) = main.admits(deadline_ms, self.effects.now) {
                     return self.replies().finish(post, None, 200, fault_message(request.id.get(), &fault));
                 }
-                self.hold(server, post, request);
+                self.hold(server, Held { post, request });
                 self.start_stateless_peer(server);
             }
-        }
-    }
-
-    fn hold(&mut self, server: ServerId, post: PostId, request: OwnedRequest) {
-        let known = self.servers.known.get_mut(&server).expect("found");
-        let full = known.held.len() >= known.definition.queue_max as usize;
-        let bytes = request.params.get().len();
-        let owners = [Owner::Server(server), Owner::Principal(Arc::clone(&request.owner))];
-        if full || self.effects.shares.take_for(&owners, Resource::Memory, bytes).is_err() {
-            let fault = Fault::new(Code::QueueFull, format!("{}: too many calls wait", known.definition.name));
-            return self.replies().finish(post, None, 200, fault_message(request.id.get(), &fault));
-        }
-        known.held.push(Held { post, request });
-    }
-
-    /// Those who wait for that wait no longer.
-    fn take_held(&mut self, server: ServerId) -> Vec<Held> {
-        let held = self.servers.known.get_mut(&server).map(|known| std::mem::take(&mut known.held)).unwrap_or_default();
-        for Held { request, .. } in &held {
-            let owners = [Owner::Server(server), Owner::Principal(Arc::clone(&request.owner))];
-            self.effects.shares.give_back_for(&owners, Resource::Memory, request.params.get().len());
-        }
-        held
-    }
-
-    /// It will not be known in this life of the server.
-    pub(in crate::core) fn refuse_held(&mut self, server: ServerId) {
-        let Some(known) = self.servers.known.get_mut(&server) else { return };
-        known.support = Support::Unknown;
-        let fault =
-            Fault::new(Code::Unavailable, format!("{} was stopped or restarted meanwhile", known.definition.name));
-        let fault = fault.outcome(Outcome::NotSent).retry_after_ms(1_000);
-        for Held { post, request } in self.take_held(server) {
-            self.replies().finish(post, None, 200, fault_message(request.id.get(), &fault));
-        }
-    }
-
-    /// It is known now how this server is to be served.
-    pub(in crate::core) fn support_decided(&mut self, server: ServerId, support: Support) {
-        let Some(known) = self.servers.known.get_mut(&server) else { return };
-        known.support = support;
-        for Held { post, request } in self.take_held(server) {
-            if self.mcp.posts.contains_key(&post) {
-                self.serve_stateless(server, post, request);
-            }
-        }
-        if let Support::Yes(peer) = support {
-            self.listen_to(peer);
         }
     }
 
