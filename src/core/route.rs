@@ -42,6 +42,7 @@ mod imports;
 mod mcp;
 mod posts;
 mod projects;
+mod stateless;
 
 impl Core {
     /// What is offered where, to be looked at.

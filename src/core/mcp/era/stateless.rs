@@ -5,20 +5,20 @@
 
 use crate::api::mcp::forwarding::kept_back;
 use crate::api::request::{Stateless, Takes};
-use crate::core::Core;
-use crate::core::effects::Effects;
+use crate::core::effects::{Effects, Timer};
+use crate::core::events::RoomEvent;
 use crate::core::mcp::Mcp;
-use crate::core::mcp::aggregate::Patience;
 use crate::core::mcp::endpoint::McpEndpoint;
-use crate::core::mcp::era::params::{Filter, header_mismatch, resumed_state, without_era};
+use crate::core::mcp::era::params::{Filter, header_mismatch, without_era};
+use crate::core::mcp::responses::Replies;
 use crate::core::mcp::sessions::{Abilities, Era, ForwardedRequest, Listening, RequestKind};
 use crate::core::mcp::wording::{
     INVALID_PARAMS, METHOD_NOT_FOUND, fault_message, minted_token, rpc_error, stateless_status,
 };
 use crate::core::peers::Peers;
 use crate::core::peers::calls::Caller;
-use crate::core::peers::peer::{Advertised, Dialect};
-use crate::core::projects::records::CallEnd;
+use crate::core::peers::peer::Advertised;
+use crate::core::projects::records::{CallDraft, CallEnd};
 use crate::ids::{CallId, ConnId, PeerId, PostId, ServerId};
 use crate::limits::{LISTENERS_MAX, LISTENERS_PER_OWNER, STREAM_AFTER};
 use crate::model::external::ProjectId;
@@ -30,7 +30,7 @@ use crate::wire::json::{Json, JsonBuf};
 use crate::wire::jsonrpc;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 const HEADER_MISMATCH: i64 = -32020;
@@ -71,30 +71,35 @@ pub(in crate::core) struct OwnedRequest {
     pub project: Option<ProjectId>,
 }
 
-impl Core {
-    pub(in crate::core) fn stateless(
+impl OwnedRequest {
+    /// Whose it is, and what it says, if it is a call that is recorded.
+    pub fn recorded(&self) -> Option<((&ProjectId, &Arc<str>), Json<'_>)> {
+        let project = self.project.as_ref().filter(|_| self.method == "tools/call")?;
+        Some(((project, &self.owner), self.params.as_json()))
+    }
+}
+
+impl Replies<'_> {
+    /// The post of a request that may go on, and the request as it is kept; or it was refused.
+    pub fn open_stateless(
         &mut self,
         conn: ConnId,
         who: &Principal,
-        target: McpEndpoint,
         request: &Stateless<'_>,
         takes: Takes,
-    ) {
-        let id = request.id.get();
-        if request.method == "subscriptions/listen" {
-            return self.listen_stateless(conn, who, target, request, takes);
-        }
+    ) -> Option<(PostId, OwnedRequest)> {
         // Whatever a client sets for itself has gone with its session.
         if request.method == "ping" || kept_back(&request.method).is_some() {
             let message = format!("{STATELESS} has no {}", request.method);
-            return self.replies().message(conn, 404, None, rpc_error(id, METHOD_NOT_FOUND, &message));
+            self.message(conn, 404, None, rpc_error(request.id.get(), METHOD_NOT_FOUND, &message));
+            return None;
         }
-        let post = self.replies().open_post(Some(conn), None, takes != Takes::Json, 1);
+        let post = self.open_post(Some(conn), None, takes != Takes::Json, 1);
         if takes == Takes::Stream {
-            self.replies().open_stream(post);
+            self.open_stream(post);
         } else {
             let at_ms = self.effects.now.mono_ms + STREAM_AFTER.as_millis() as u64;
-            self.effects.deadlines.set(crate::core::effects::Timer::Stream(conn), at_ms);
+            self.effects.deadlines.set(Timer::Stream(conn), at_ms);
         }
         let request = OwnedRequest {
             owner: Arc::clone(&who.name),
@@ -106,42 +111,18 @@ impl Core {
             param_headers: request.param_headers.clone(),
             project: None,
         };
-        match target {
-            McpEndpoint::Server(server) => self.serve_stateless(server, post, request),
-            McpEndpoint::All | McpEndpoint::Project(_) => {
-                self.aggregate_stateless(post, &target, &who.limits, request, Patience::Left);
-            }
-        }
+        Some((post, request))
     }
 
-    pub(in crate::core) fn serve_stateless(&mut self, server: ServerId, post: PostId, request: OwnedRequest) {
-        if let Some(state) = resumed_state(request.params.as_json()) {
-            return self.resume_call(server, post, &request, &state);
-        }
-        match self.servers.known[&server].support {
-            Support::Yes(other) => self.forward_stateless(other, post, &request),
-            // One that has just been found out may not have said so to everybody yet.
-            Support::No if self.main_of(server).dialect == Dialect::Stateless => {
-                self.forward_stateless(self.servers.known[&server].main, post, &request);
-            }
-            Support::No => self.translate(server, post, &request),
-            Support::Asked(_) => self.hold(server, Held { post, request }),
-            Support::Unknown => {
-                let main = self.main_of(server);
-                let deadline_ms = self.effects.now.mono_ms + main.definition.request_timeout_ms;
-                if let Err(fault) = main.admits(deadline_ms, self.effects.now) {
-                    return self.replies().finish(post, None, 200, fault_message(request.id.get(), &fault));
-                }
-                self.hold(server, Held { post, request });
-                self.start_stateless_peer(server);
-            }
-        }
-    }
-
-    // --- a server of the same era -------------------------------------------------------------------------------------
-
-    pub(in crate::core) fn forward_stateless(&mut self, peer: PeerId, post: PostId, request: &OwnedRequest) {
-        if !self.check_headers(peer, post, request) {
+    pub fn forward_stateless(
+        &mut self,
+        peers: &mut Peers,
+        peer: PeerId,
+        post: PostId,
+        request: &OwnedRequest,
+        record: impl FnOnce(&mut Effects) -> Option<Box<CallDraft>>,
+    ) {
+        if !self.check_headers(peers, peer, post, request) {
             return;
         }
         let mut token = None;
@@ -151,21 +132,21 @@ impl Core {
             jsonrpc::forwarded(call, &request.method, params.as_deref())
         };
         let kind = (Caller::Mcp, MethodClass::of(&request.method));
-        let sent = self.peers.submit(peer, Some(&request.owner), None, kind, line, &mut self.effects);
-        self.sent_stateless(peer, post, request, sent, token, Era::Stateless);
+        let sent = peers.submit(peer, Some(&request.owner), None, kind, line, self.effects);
+        let record = record(self.effects);
+        self.sent_stateless(peer, post, request, (sent, token), Era::Stateless, record);
     }
 
     /// What a tool says is also in a header must be there, and be the same.
-    fn check_headers(&mut self, peer: PeerId, post: PostId, request: &OwnedRequest) -> bool {
+    fn check_headers(&mut self, peers: &Peers, peer: PeerId, post: PostId, request: &OwnedRequest) -> bool {
         if request.method != "tools/call" {
             return true;
         }
-        match header_mismatch(&self.peers.known[&peer].header_params, request.params.as_json(), &request.param_headers)
-        {
+        match header_mismatch(&peers.known[&peer].header_params, request.params.as_json(), &request.param_headers) {
             None => true,
             Some(message) => {
                 let message = rpc_error(request.id.get(), HEADER_MISMATCH, &message);
-                self.replies().finish(post, None, stateless_status(HEADER_MISMATCH), message);
+                self.finish(post, None, stateless_status(HEADER_MISMATCH), message);
                 false
             }
         }
@@ -176,20 +157,18 @@ impl Core {
         peer: PeerId,
         post: PostId,
         request: &OwnedRequest,
-        sent: Result<(CallId, u64), Fault>,
-        token: Option<JsonBuf>,
+        (sent, token): (Result<(CallId, u64), Fault>, Option<JsonBuf>),
         era: Era,
+        record: Option<Box<CallDraft>>,
     ) {
-        let project = request.project.as_ref().filter(|_| request.method == "tools/call");
-        let record = project.and_then(|of| self.draft_params(of, &request.owner, Some(request.params.as_json())));
         let (call, timeout_ms) = match sent {
             Ok(sent) => sent,
             Err(fault) => {
                 if let Some(draft) = record {
-                    let server = self.peers.known.get(&peer).map(|peer| peer.server);
-                    self.record_call(draft, server, CallEnd::Fault(&fault));
+                    let done = Box::new(CallEnd::Fault(&fault).into());
+                    self.effects.raise(RoomEvent::ToolCallDone { draft, peer, done });
                 }
-                return self.replies().finish(post, None, 200, fault_message(request.id.get(), &fault));
+                return self.finish(post, None, 200, fault_message(request.id.get(), &fault));
             }
         };
         let kind = match &*request.method {
@@ -210,30 +189,35 @@ impl Core {
             timeout_ms,
             owner: Arc::clone(&request.owner),
             rounds: None,
-            record: record.map(Box::new),
+            record,
         };
-        self.mcp.insert_forwarded(call, forwarded, &mut self.effects);
+        self.mcp.insert_forwarded(call, forwarded, self.effects);
         self.mcp.posts.get_mut(&post).expect("it asks").calls.push(call);
     }
 
-    // --- a server of the other era ------------------------------------------------------------------------------------
-
-    fn translate(&mut self, server: ServerId, post: PostId, request: &OwnedRequest) {
-        let peer = self.servers.known[&server].main;
+    /// For a server of the other era, by its main peer.
+    pub fn translate(
+        &mut self,
+        peers: &mut Peers,
+        peer: PeerId,
+        post: PostId,
+        request: &OwnedRequest,
+        record: impl FnOnce(&mut Effects) -> Option<Box<CallDraft>>,
+    ) {
         if request.method == "server/discover" {
-            let Some(advertised) = &self.peers.known[&peer].advertised else {
+            let Some(advertised) = &peers.known[&peer].advertised else {
                 let fault =
                     Fault::new(Code::Unavailable, "the server has not told who it is yet").retry_after_ms(1_000);
-                return self.replies().finish(post, None, 200, fault_message(request.id.get(), &fault));
+                return self.finish(post, None, 200, fault_message(request.id.get(), &fault));
             };
             let result = advertised.discover_result();
-            return self.replies().finish(post, None, 200, jsonrpc::result(request.id.get(), result.as_bytes()));
+            return self.finish(post, None, 200, jsonrpc::result(request.id.get(), result.as_bytes()));
         }
         if request.method.starts_with("tasks/") {
             let message = format!("Method not found: {}", request.method);
-            return self.replies().finish(post, None, 404, rpc_error(request.id.get(), METHOD_NOT_FOUND, &message));
+            return self.finish(post, None, 404, rpc_error(request.id.get(), METHOD_NOT_FOUND, &message));
         }
-        if !self.check_headers(peer, post, request) {
+        if !self.check_headers(peers, peer, post, request) {
             return;
         }
         let mut token = None;
@@ -243,108 +227,82 @@ impl Core {
             jsonrpc::forwarded(call, &request.method, Some(&params))
         };
         let kind = (Caller::Mcp, MethodClass::of(&request.method));
-        let sent = self.peers.submit(peer, Some(&request.owner), None, kind, line, &mut self.effects);
-        self.sent_stateless(peer, post, request, sent, token, Era::StatelessOverSessions);
+        let sent = peers.submit(peer, Some(&request.owner), None, kind, line, self.effects);
+        let record = record(self.effects);
+        self.sent_stateless(peer, post, request, (sent, token), Era::StatelessOverSessions, record);
         if request.level.is_some() {
-            self.merge_level(peer);
+            self.mcp.merge_level(peer, peers, self.effects);
         }
     }
 
-    // --- subscriptions ------------------------------------------------------------------------------------------------
-
-    fn listen_stateless(
+    /// What a client listens to, if it may; else it was refused.
+    pub fn may_listen(
         &mut self,
         conn: ConnId,
         who: &Principal,
-        target: McpEndpoint,
         request: &Stateless<'_>,
         takes: Takes,
-    ) {
+    ) -> Option<Filter> {
         let id = request.id.get();
         if takes == Takes::Json {
             let message = "subscriptions/listen is a stream: accept text/event-stream";
-            return self.replies().message(conn, 406, None, rpc_error(id, INVALID_PARAMS, message));
+            self.message(conn, 406, None, rpc_error(id, INVALID_PARAMS, message));
+            return None;
         }
         let listening = || self.mcp.posts.values().filter_map(|post| post.listening.as_ref());
         let own = listening().filter(|listening| listening.owner == who.name).count();
         if own >= LISTENERS_PER_OWNER || listening().count() >= LISTENERS_MAX {
             let fault = Fault::new(Code::Unavailable, format!("{own} subscriptions of yours are open already"));
-            return self.replies().refuse_message(conn, Some(request.id), &fault);
+            self.refuse_message(conn, Some(request.id), &fault);
+            return None;
         }
         let filter = match Filter::of(request.params) {
             Ok(filter) => filter,
-            Err(message) => return self.replies().message(conn, 400, None, rpc_error(id, INVALID_PARAMS, &message)),
+            Err(message) => {
+                self.message(conn, 400, None, rpc_error(id, INVALID_PARAMS, &message));
+                return None;
+            }
         };
-        let mut filter = filter;
-        if let Err(fault) = self.mcp.check_subscribed(&who.name, filter.uris.iter().map(String::len).sum()) {
-            return self.replies().refuse_message(conn, Some(request.id), &fault);
+        match self.mcp.check_subscribed(&who.name, filter.uris.iter().map(String::len).sum()) {
+            Ok(()) => Some(filter),
+            Err(fault) => {
+                self.refuse_message(conn, Some(request.id), &fault);
+                None
+            }
         }
-        let uris = self.offers().located(&target, &who.limits, &mut filter.uris);
-        let post = self.replies().open_post(Some(conn), None, true, 1);
-        self.replies().open_stream(post);
-        let ack = filter.acknowledged(id);
+    }
+
+    /// `uris`: by the main peers that have them. Gives the servers that are listened to, each with what nobody wanted before.
+    pub fn listen_stateless(
+        &mut self,
+        conn: ConnId,
+        who: &Principal,
+        id: Json<'_>,
+        (at, filter): (McpEndpoint, &Filter),
+        uris: BTreeSet<(PeerId, String)>,
+        peers: &Peers,
+    ) -> BTreeMap<ServerId, Vec<String>> {
+        let post = self.open_post(Some(conn), None, true, 1);
+        self.open_stream(post);
+        let ack = filter.acknowledged(id.get());
         let mut new: BTreeMap<ServerId, Vec<String>> =
-            target.server().into_iter().map(|server| (server, Vec::new())).collect();
+            at.server().into_iter().map(|server| (server, Vec::new())).collect();
         for (peer, uri) in &uris {
-            let of_it = new.entry(self.peers.known[peer].server).or_default();
+            let of_it = new.entry(peers.known[peer].server).or_default();
             of_it.extend(Some(uri.clone()).filter(|uri| !self.mcp.is_wanted(*peer, uri)));
         }
         self.mcp.posts.get_mut(&post).expect("just opened").listening = Some(Listening {
-            at: target,
+            at,
             owner: Arc::clone(&who.name),
             sees: who.limits.clone(),
-            id: request.id.kept(),
+            id: id.kept(),
             tools: filter.tools,
             prompts: filter.prompts,
             resources: filter.resources,
             uris,
         });
-        self.replies().emit(post, jsonrpc::message("notifications/subscriptions/acknowledged", Some(&ack)));
-        for (server, new) in new {
-            self.listened(server, &new);
-        }
-    }
-
-    /// Somebody listens to a server, and to these of its resources as the first.
-    fn listened(&mut self, server: ServerId, new: &[String]) {
-        match self.servers.known[&server].support {
-            Support::Yes(peer) if !new.is_empty() => self.listen_to(peer),
-            Support::Yes(_) | Support::Asked(_) => {}
-            Support::Unknown => {
-                // One that is stopped is not started for those who only listen.
-                let may_start = self.main_of(server).admits(self.effects.now.mono_ms, self.effects.now).is_ok();
-                if self.servers.known[&server].desired_up && may_start {
-                    self.start_stateless_peer(server);
-                }
-            }
-            Support::No => {
-                let main = self.servers.known[&server].main;
-                for uri in new {
-                    self.peers.tell_server(
-                        main,
-                        "resources/subscribe",
-                        &json!({ "uri": uri }).to_string(),
-                        &mut self.effects,
-                    );
-                }
-            }
-        }
-    }
-
-    pub(in crate::core) fn stopped_listening(&mut self, listening: &Listening) {
-        let mut told = None;
-        for (main, uri) in &listening.uris {
-            let known = self.peers.known.get(main).and_then(|peer| self.servers.known.get(&peer.server));
-            match known.map(|server| server.support) {
-                Some(Support::Yes(_)) if told == Some(*main) => {}
-                Some(Support::Yes(peer)) => {
-                    told = Some(*main);
-                    self.listen_to(peer);
-                }
-                Some(Support::Asked(_) | Support::Unknown) | None => {}
-                Some(Support::No) => self.unsubscribe_if_last(*main, uri),
-            }
-        }
+        self.emit(post, jsonrpc::message("notifications/subscriptions/acknowledged", Some(&ack)));
+        new
     }
 }
 
