@@ -1,6 +1,6 @@
 //! The core: `Input` + now → `Output`, and nothing else. No OS, no clock, no randomness of its own; the simulation in
-//! `tests/sim.rs` drives it with invented ones. One `Core` per daemon; its parts own their state, this file only
-//! passes events between them. Invariant: after each `handle` nothing is left half done, and `poll_output` says it all.
+//! `tests/sim.rs` drives it with invented ones. One `Core` per daemon. Its rooms own their state; this file and
+//! `route/` pass on what happens between them. Invariant: after each `handle` nothing is left half done, and `poll_output` says it all.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
 //! What a server's words cost everybody else, in units that `limits.rs` explains: lines, bytes, and whatever is to be done
-//! because of them. Owns the prices; never who may spend how much (`os/hosted.rs` asks after every line). Invariant: an
+//! because of them. Owns the prices; never who may spend how much (`os/instances/` asks after every line). Invariant: an
 //! answer that a client waits for costs its server nothing, and nothing else is free.
 
 use crate::core::contract::Output;

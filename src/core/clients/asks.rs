@@ -1,5 +1,5 @@
 //! What clients ask of the core, one function per `Ask`. Questions are answered at once; changes go to the store
-//! first (`changes.rs`), calls to the bridge (`bridge.rs`). Never parks a client twice.
+//! first (`servers/changes.rs`), calls to the peer that has them (`route/calls.rs`). Never parks a client twice.
 
 use crate::api::definition::{fields, patch};
 use crate::api::request::{Ask, Change, ProjectAsk, ServerRef};

@@ -1,7 +1,6 @@
-//! The endpoints that offer several servers at once: all, or those of a project. Items are named `<server><separator><name>`, a list is put together from what
-//! each server's part of it was made into when it came (`listings.rs`), and a request goes to the server that its name begins
-//! with. Owns that naming; never waits for a server to make a list, and never copies one, so one that is dead, hung or large
-//! costs the others nothing.
+//! Requests at the endpoints that offer several servers at once: all, or those of a project. A list is put together from what each
+//! server's part of it was made into when it came (`peers/listings.rs`), and any other request goes to the server that its name
+//! begins with (`joint.rs`). Never waits for a server to make a list, so one that is dead, hung or large costs the others nothing.
 
 use crate::core::Core;
 use crate::core::mcp::endpoint::McpEndpoint;

@@ -1,5 +1,5 @@
-//! MCP clients with a session (`admission.rs`): what they post, and the streams they open. Owns the meaning of their
-//! messages; what a server says back is routed in `fanout.rs` and `questions.rs`, and leaves through `posts.rs`.
+//! MCP clients with a session (`admission.rs`): how what they post goes to a server, and how its answer comes back under their own
+//! id. What a server says without being asked is `notifications.rs`'s and `questions.rs`'s; all of it leaves through `responses.rs`.
 //! Invariant: a client reaches a session only if it is the one that opened it, at the endpoint where it did.
 
 use crate::api::response::{Answer, StreamEvent};

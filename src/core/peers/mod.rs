@@ -1,4 +1,5 @@
-//! Conversations with servers: calls and their order, health, and what each server offers.
+//! Conversations with servers: handshakes, calls and their order, health, and what each server offers. Owns every peer and every
+//! call; never starts or stops a server.
 
 pub mod bridge;
 pub mod calls;

@@ -1,7 +1,7 @@
 //! Clients without sessions (2026-07-28). Where a server speaks that version a second, shared instance of it is started
 //! for them, because a server keeps to the era of its first message; where it does not, their requests are translated
-//! for the instance that all share (`suspended.rs` has those that wait for input meanwhile). Owns which of the two it is,
-//! and what such clients listen to.
+//! for the instance that all share (`suspended.rs` has those that wait for input meanwhile). Owns how they are put and
+//! answered, and what such clients listen to; which of the two it is knows `servers/support.rs`.
 
 use crate::api::mcp::forwarding::kept_back;
 use crate::api::request::{Stateless, Takes};
