@@ -810,6 +810,16 @@ pub const KEY_FILE_MAX: u64 = KIB as u64;
 
 /// All that the core knows, as bytes: what all may hold together, and what is known of servers beside it.
 pub const FROZEN_BYTES_MAX: usize = 1024 * MIB;
+/// For the new binary to read the state, in a child.
+pub const UPGRADE_CHECK_WAIT: Duration = Duration::from_secs(20);
+/// What that child may say.
+pub const UPGRADE_CHECK_SAID_MAX: usize = 4 * KIB;
+/// For what cannot be handed over to come to rest: TLS connections, questions to threads, calls to external servers.
+pub const UPGRADE_QUIET_WAIT: Duration = Duration::from_secs(15);
+/// The path of a binary, as a client names it.
+pub const UPGRADE_PATH_MAX: usize = 4 * KIB;
+/// For the last lines of logs to be in their files, with nobody served meanwhile.
+pub const HANDOVER_DISK_WAIT: Duration = Duration::from_millis(100);
 
 // --- the client subcommands -----------------------------------------------------------------------------------------
 

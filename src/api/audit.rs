@@ -13,8 +13,9 @@ use crate::model::principal::Principal;
 use crate::wire::json::Json;
 use crate::wire::jsonrpc::Message;
 use crate::wire::times::rfc3339;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use std::borrow::Cow;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -25,11 +26,12 @@ pub enum AuditOutcome {
 }
 
 /// A line whose outcome is not known yet.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Draft {
-    pub kind: &'static str,
+    pub kind: Cow<'static, str>,
     pub subject: String,
     pub target: String,
+    #[serde(with = "crate::model::frozen::json")]
     pub data: Value,
 }
 
@@ -38,7 +40,7 @@ pub struct Draft {
 pub struct Line {
     pub logged_at: String,
     #[serde(rename = "type")]
-    pub kind: &'static str,
+    pub kind: Cow<'static, str>,
     pub outcome: AuditOutcome,
     pub source: String,
     pub subject: String,
@@ -64,12 +66,12 @@ impl Draft {
     pub fn denied(who: Option<&Principal>, method: &str, path: &str, status: u16) -> Draft {
         let subject = who.map_or_else(|| "nobody".to_string(), |who| who.name.to_string());
         let target = format!("{method} {}", word(path));
-        Draft { kind: "auth", subject, target, data: json!({ "status": status }) }
+        Draft { kind: "auth".into(), subject, target, data: json!({ "status": status }) }
     }
 
     /// May it be done although it cannot be written down? What takes something away always may.
     pub fn may_go_unwritten(&self) -> bool {
-        TAKE_AWAY.contains(&self.kind)
+        TAKE_AWAY.contains(&&*self.kind)
     }
 }
 
@@ -83,10 +85,16 @@ const TAKE_AWAY: [&str; 7] = [
     "secret.delete",
 ];
 
+/// The line of a daemon that is to go on as another program.
+pub fn upgrade(who: &Principal, program: Option<&str>) -> Vec<Draft> {
+    let data = json!({ "binary": program.map(word) });
+    vec![Draft { kind: "daemon.upgrade".into(), subject: who.name.to_string(), target: String::new(), data }]
+}
+
 /// The lines that an ask leaves; `calls`: those of tools too.
 pub fn drafts(who: &Principal, ask: &Ask<'_>, calls: bool) -> Vec<Draft> {
     let draft = |kind: &'static str, target: String, data: Value| {
-        vec![Draft { kind, subject: who.name.to_string(), target, data }]
+        vec![Draft { kind: kind.into(), subject: who.name.to_string(), target, data }]
     };
     match ask {
         Ask::Register { definition, .. } => draft("server.register", definition.name.clone(), registration(definition)),
@@ -154,11 +162,16 @@ fn imported(who: &Principal, project: Option<&ProjectId>, candidate: &Candidate)
         _disabled if candidate.entry.disabled => None,
         Read::Hosted(definition) => {
             let data = registration(definition);
-            Some(Draft { kind: "server.register", subject, target: definition.name.clone(), data })
+            Some(Draft { kind: "server.register".into(), subject, target: definition.name.clone(), data })
         }
         Read::External(spec) => {
             let data = json!({ "transport": spec.target.transport() });
-            Some(Draft { kind: "project.register", subject, target: format!("{}/{}", project?, spec.name), data })
+            Some(Draft {
+                kind: "project.register".into(),
+                subject,
+                target: format!("{}/{}", project?, spec.name),
+                data,
+            })
         }
     }
 }
@@ -412,7 +425,7 @@ mod tests {
         ] {
             let ask = Ask::Project { project: project.clone(), ask };
             let lines = drafts(&who, &ask, true);
-            assert_eq!((lines.len(), lines[0].kind, lines[0].target.as_str()), (1, kind, target));
+            assert_eq!((lines.len(), &*lines[0].kind, lines[0].target.as_str()), (1, kind, target));
             assert!(!format!("{lines:?}").contains("hunter2"), "{lines:?}");
             assert_eq!(asks(&ask), counts, "{kind}");
         }
@@ -429,7 +442,7 @@ mod tests {
         let who = Principal::anonymous();
         assert!(drafts(&who, &call, false).is_empty());
         let line = &drafts(&who, &call, true)[0];
-        assert_eq!((line.kind, line.target.as_str(), &line.data), ("tool.call", "a", &json!({"tool": "echo"})));
+        assert_eq!((&*line.kind, line.target.as_str(), &line.data), ("tool.call", "a", &json!({"tool": "echo"})));
         let list = Ask::Call {
             server: server(),
             method: Json::of(r#""tools/list""#).unwrap(),

@@ -27,15 +27,18 @@ mod table;
 mod tokens;
 mod top;
 mod trust;
+mod upgrade;
 mod volume;
 
 use crate::config::Config;
 use crate::limits::BODY_MAX;
+use crate::os::upgrade::Started;
 use api::Api;
 use clap::{Parser, Subcommand};
 pub use error::Error;
 use screen::{Form, Screen};
 use std::io::Read;
+use std::os::fd::RawFd;
 use std::path::PathBuf;
 
 /// inetd for MCP: hosts stdio MCP servers in sandboxes and gives each an HTTP face.
@@ -137,6 +140,8 @@ enum Command {
     /// Replace the key that secrets are sealed with
     #[command(subcommand, alias = "secret")]
     Key(key::Key),
+    /// Have the daemon go on as another program, without a restart of anything
+    Upgrade(upgrade::Upgrade),
     /// Show who changed what, and who was not let in
     Audit(audit::Audit),
     /// Say what this host can and cannot do, and what to install
@@ -148,10 +153,11 @@ enum Command {
 }
 
 /// Does what was said; the exit code, or why it could not be done.
-pub fn run(args: &Args) -> Result<u8, Error> {
+/// `started`, `state`: how this process was started, and what it takes over, if it is the daemon.
+pub fn run(args: &Args, started: Started, state: Option<RawFd>) -> Result<u8, Error> {
     let common = &args.common;
     match &args.command {
-        Command::Serve => serve::serve(common),
+        Command::Serve => serve::serve(common, started, state),
         Command::Doctor => doctor::doctor(common, &mut common.screen()),
         Command::Image(command) => image::image(common, &mut common.screen(), command).map(|()| 0),
         Command::Volume(command) => volume::volume(common, &mut common.screen(), command).map(|()| 0),
@@ -173,6 +179,7 @@ pub fn run(args: &Args) -> Result<u8, Error> {
         Command::Export(args) => ask(common, |api, screen| export::export(common, api, screen, args)),
         Command::Apply(args) => ask(common, |api, screen| apply::apply(api, screen, args)),
         Command::Audit(args) => ask(common, |api, screen| audit::audit(api, screen, args)),
+        Command::Upgrade(wanted) => ask(common, |api, screen| upgrade::upgrade(api, screen, wanted)),
         Command::Key(command) => ask(common, |api, screen| key::key(api, screen, command)),
         Command::Project(command) => ask(common, |api, screen| project::project(api, screen, command)),
         Command::Token(command) => ask(common, |api, screen| tokens::token(api, screen, command)),
@@ -223,6 +230,8 @@ mod tests {
             "token create ci --scope mcp:call --expires 90d --rate-limit 5:10",
             "token rotate ci --grace 1h --json",
             "key rotate",
+            "upgrade",
+            "upgrade /usr/bin/stdiod --json",
             "secret rotate",
             "audit -f --type auth --json",
             "project servers shop",

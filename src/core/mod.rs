@@ -117,6 +117,13 @@ impl Core {
         freeze::thaw(bytes)
     }
 
+    /// Requests that such instances have, and questions of theirs.
+    pub fn in_flight(&self, are: impl Fn(InstanceId) -> bool) -> usize {
+        let of_peers = self.peers.known.values().filter(|peer| peer.life.instance().is_some_and(&are));
+        let questions = self.mcp.unanswered(&are);
+        of_peers.map(|peer| peer.lane.in_flight().len()).sum::<usize>() + questions
+    }
+
     /// Something is still to be performed.
     pub fn has_output(&self) -> bool {
         !self.effects.outputs.is_empty()

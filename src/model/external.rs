@@ -376,7 +376,7 @@ impl CallOutcome {
 }
 
 /// Which records are wanted, newest first.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallFilter {
     pub server: Option<String>,
     pub tool: Option<String>,

@@ -4,6 +4,7 @@
 use crate::ids::InstanceId;
 use crate::model::status::{Status, Usage};
 use crate::model::tally::Tally;
+use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Metrics {
@@ -46,7 +47,7 @@ pub struct DaemonMetrics {
 }
 
 /// Bytes of clients, of connections that are over too.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
     pub received: u64,
     pub sent: u64,
@@ -62,7 +63,7 @@ impl Traffic {
 pub const TURN_BOUNDS_US: [u64; 8] = [100, 500, 1_000, 2_000, 5_000, 10_000, 50_000, 250_000];
 
 /// How long the loop took to do what it was woken for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Turns {
     counts: [u64; TURN_BOUNDS_US.len() + 1],
     pub sum_us: u64,

@@ -52,7 +52,7 @@ pub enum Decision {
 }
 
 /// One row of `kb.agent_workspaces`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StoredServer {
     pub id: ServerId,
     pub definition: Definition,
@@ -69,7 +69,7 @@ impl StoredServer {
 }
 
 /// What is written behind: the last known state, for the next daemon and for whoever reads the table.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StoredStatus {
     pub status: Status,
     pub restart_count: u64,
@@ -98,7 +98,7 @@ pub struct Token {
 }
 
 #[rustfmt::skip] // one line a word
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum StoreOp {
     /// Also over a row of the same id: it is made to say what is true. Volumes under its name are its own from here on.
     InsertServer(Box<StoredServer>),

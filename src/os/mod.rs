@@ -7,3 +7,4 @@ pub mod instances;
 pub mod links;
 pub mod logs;
 pub mod net;
+pub mod upgrade;

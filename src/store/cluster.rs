@@ -9,8 +9,9 @@ use crate::store::premises::{Account, Premises};
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use nix::unistd::getppid;
+use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
@@ -18,7 +19,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
     InitDb,
     Postgres,
@@ -62,7 +63,7 @@ pub enum Action {
     Stopped,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum State {
     New,
     Initialising,
@@ -73,7 +74,7 @@ enum State {
 }
 
 /// How a stop goes on if the process does not end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Patience {
     /// Asked nicely: sessions are cut off, a checkpoint is written.
     Fast,
@@ -90,7 +91,35 @@ pub struct Cluster {
     failures: u32,
 }
 
+/// As it is, for the next program; the process goes on meanwhile, and so does the lock, which is carried beside this.
+#[derive(Serialize, Deserialize)]
+pub struct CarriedCluster {
+    premises: Premises,
+    initialised: bool,
+    state: State,
+    failures: u32,
+}
+
 impl Cluster {
+    pub fn carry(&self) -> CarriedCluster {
+        let premises = self.premises.without_lock();
+        CarriedCluster { premises, initialised: self.initialised, state: self.state, failures: self.failures }
+    }
+
+    pub fn lock(&self) -> Option<&File> {
+        self.premises.lock.as_deref()
+    }
+
+    /// `lock`: the open file that has had it all the time.
+    pub fn adopt(carried: CarriedCluster, lock: Option<File>) -> Result<Cluster, String> {
+        let CarriedCluster { premises, initialised, state, failures } = carried;
+        let premises = match lock {
+            Some(file) => premises.locked_by(file)?,
+            None => premises,
+        };
+        Ok(Cluster { premises, initialised, state, failures })
+    }
+
     pub fn new(premises: Premises) -> Cluster {
         Cluster { initialised: premises.initialised, premises, state: State::New, failures: 0 }
     }

@@ -6,6 +6,7 @@ use crate::limits::{CLUSTER_STOP_FAST, CLUSTER_STOP_KILL, CLUSTER_STOP_QUIT, UNI
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Gid, Pid, Uid, User};
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -16,13 +17,13 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Whom to run as.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Account {
     pub uid: u32,
     pub gid: u32,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Premises {
     /// Where `postgres` and `initdb` are.
     pub bin: PathBuf,
@@ -37,8 +38,33 @@ pub struct Premises {
     /// None: the daemon's own.
     pub account: Option<Account>,
     pub initialised: bool,
+    #[serde(skip)]
     /// Held as long as this lives: two daemons on one directory would end each other's PostgreSQL.
     pub lock: Option<Flock<File>>,
+}
+
+impl Premises {
+    /// All but the lock.
+    pub fn without_lock(&self) -> Premises {
+        Premises {
+            bin: self.bin.clone(),
+            root: self.root.clone(),
+            socket_dir: self.socket_dir.clone(),
+            data: self.data.clone(),
+            data_new: self.data_new.clone(),
+            start_log: self.start_log.clone(),
+            account: self.account,
+            initialised: self.initialised,
+            lock: None,
+        }
+    }
+
+    /// With the open file that has had its lock all the time.
+    pub fn locked_by(self, file: File) -> Result<Premises, String> {
+        let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock);
+        let lock = lock.map_err(|(_, e)| format!("the lock of the private PostgreSQL was lost: {e}"))?;
+        Ok(Premises { lock: Some(lock), ..self })
+    }
 }
 
 /// Finds or makes everything the cluster needs under `data_dir`. An error is for the operator and says what to do.

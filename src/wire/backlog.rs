@@ -72,6 +72,12 @@ impl Backlog {
         self.parts.iter().map(own).sum::<usize>() - written
     }
 
+    /// What is still to be written, in one piece.
+    pub fn unwritten(&self) -> Vec<u8> {
+        let all: Vec<u8> = self.parts.iter().flat_map(|part| part.iter()).copied().collect();
+        all[self.written..].to_vec()
+    }
+
     pub fn is_empty(&self) -> bool {
         // Only the one that is open can be.
         self.parts.len() < 2 && self.parts.front().is_none_or(|part| part.is_empty())

@@ -5,8 +5,10 @@ use crate::limits::{BODY_MAX, CHUNK_LINE_MAX, HEADERS_MAX, TRAILERS_MAX};
 use crate::model::fault::{Code, Fault};
 use crate::wire::fields::{Block, bad, line_end, number, parse_fields};
 use memchr::memchr;
+use serde::{Deserialize, Serialize};
 
 /// A chunked body, decoded in place: behind the head stands what is decoded, behind that what is still raw.
+#[derive(Clone, Serialize, Deserialize)]
 pub struct Chunks {
     pub body_end: usize,
     /// Where the raw bytes start; once all is decoded, where the next request does.
@@ -16,6 +18,7 @@ pub struct Chunks {
     part: Part,
 }
 
+#[derive(Clone, Serialize, Deserialize)]
 enum Part {
     Size { searched: usize },
     Data { left: usize },

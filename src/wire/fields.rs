@@ -5,6 +5,7 @@
 use crate::limits::HEADERS_MAX;
 use crate::model::fault::{Code, Fault};
 use memchr::{memchr, memmem};
+use serde::{Deserialize, Serialize};
 use std::sync::LazyLock;
 
 /// What a block ends with. Made once: every head is searched for it. A constant, but for the tables that a search needs.
@@ -13,6 +14,7 @@ static EMPTY_LINE: LazyLock<memmem::Finder<'static>> = LazyLock::new(|| memmem::
 pub type Room<'b> = [httparse::Header<'b>; HEADERS_MAX];
 
 /// Lines up to an empty one (the fields of a head, or trailers), as far as they have been seen.
+#[derive(Clone, Serialize, Deserialize)]
 pub struct Block {
     pub first: usize,
     line: usize,

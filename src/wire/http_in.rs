@@ -10,13 +10,14 @@ use crate::wire::chunked::{Chunks, body_too_large};
 use crate::wire::fields::{Block, bad, line_end, number};
 use crate::wire::known_head::KnownHead;
 use crate::wire::target::{self, Part, unescape};
+use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::ops::Range;
 
 /// The first byte of a TLS connection.
 const TLS_HANDSHAKE: u8 = 0x16;
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Method {
     Get,
     Head,
@@ -57,7 +58,7 @@ pub enum Step {
 }
 
 /// What the parser is waiting for, which is what a timeout depends on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RequestPhase {
     /// No byte of a next request is there.
     Idle,
@@ -137,7 +138,7 @@ pub fn is_media(value: &[u8], media: &str) -> bool {
 }
 
 /// The parser of one connection. Offsets count from the first byte of the current request.
-#[derive(Default)]
+#[derive(Clone, Default, Serialize, Deserialize)]
 pub struct Parser {
     buf: Vec<u8>,
     /// Where the current request starts in `buf`.
@@ -152,6 +153,7 @@ pub struct Parser {
     refused_credentials: bool,
 }
 
+#[derive(Clone, Serialize, Deserialize)]
 enum State {
     RequestLine { searched: usize, empty_lines: usize },
     Fields(Block),
@@ -168,7 +170,7 @@ impl Default for State {
 }
 
 /// What is known of the current request beside its fields.
-#[derive(Default)]
+#[derive(Clone, Default, Serialize, Deserialize)]
 struct Head {
     method: Method,
     http10: bool,
@@ -180,6 +182,7 @@ struct Head {
     body: Range<usize>,
 }
 
+#[derive(Clone, Serialize, Deserialize)]
 struct Field {
     name: Span,
     value: Span,
@@ -193,7 +196,7 @@ impl Field {
 }
 
 /// A part of a head, which is never longer than a `u16` can count.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, Serialize, Deserialize)]
 struct Span {
     start: u16,
     end: u16,

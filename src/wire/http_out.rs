@@ -2,6 +2,7 @@
 //! what follows a head is always as long as the head says.
 
 use crate::wire::backlog::{Backlog, Shared};
+use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
 /// A whole response. An empty `content_type` is left out.
@@ -31,7 +32,7 @@ impl Response {
 }
 
 /// What the request and the connection ask of the framing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Framing {
     pub keep_alive: bool,
     /// The request was HEAD.

@@ -4,9 +4,10 @@
 
 use crate::limits::{BODY_MAX, KNOWN_HEAD_MAX};
 use crate::wire::fields::number;
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-#[derive(Default)]
+#[derive(Clone, Default, Serialize, Deserialize)]
 pub struct KnownHead {
     /// From its request line to its empty line; empty: none is known.
     bytes: Vec<u8>,

@@ -7,6 +7,7 @@ use crate::limits::{
 };
 use crate::model::definition::Framing;
 use memchr::memchr;
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 const LENGTH: &[u8] = b"content-length:";
@@ -30,6 +31,7 @@ pub enum Line<'a> {
 }
 
 /// Cuts a byte stream into lines. `feed` takes what was read; `next` is called until it gives nothing more.
+#[derive(Clone, Serialize, Deserialize)]
 pub struct Lines {
     max: usize,
     framing: Framing,
@@ -55,7 +57,7 @@ enum Begun {
     Noise(Range<usize>),
 }
 
-#[derive(Default)]
+#[derive(Clone, Default, Serialize, Deserialize)]
 struct Discarded {
     head: Vec<u8>,
     tail: Vec<u8>,
@@ -63,7 +65,7 @@ struct Discarded {
     why: Excess,
 }
 
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, Serialize, Deserialize)]
 enum Excess {
     #[default]
     Length,

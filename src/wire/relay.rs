@@ -5,6 +5,7 @@
 
 use crate::limits::{HEAD_MAX, HEADERS_MAX, INTERIM_ANSWERS_MAX, INTERIM_BYTES_MAX};
 use crate::wire::http_in::{Method, Request, is_media};
+use serde::{Deserialize, Serialize};
 
 /// Fields of a request that are about one connection only, that this daemon sets itself, or that are meant for it.
 const NOT_PASSED: [&str; 14] = [
@@ -156,7 +157,7 @@ pub enum Head {
 
 /// Reads the head of an answer from bytes as they come, past interim answers. Touches each byte a constant number of times,
 /// and holds no more than a head, the interim ones before it, and the read that ended it.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct HeadReader {
     bytes: Vec<u8>,
     /// Where the head that is being read begins; interim ones were before it.

@@ -29,7 +29,7 @@ use std::sync::Arc;
 pub const OAUTH_PREFIX: &str = "oauth:";
 
 /// What is known about the other end of a connection before it says anything.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Peer {
     /// It must show a token.
     Token,
@@ -311,6 +311,13 @@ impl Tokens {
                 let others = [certificate::PREFIX, OAUTH_PREFIX];
                 who.name == Principal::anonymous().name || others.iter().any(|prefix| who.name.starts_with(prefix))
             }
+        }
+    }
+
+    /// After a handover: who was one of these before it is the same one again.
+    pub fn rejoin(&self, who: &mut Principal) {
+        if let Some(known) = self.by_name.get(&*who.name) {
+            who.name = Arc::clone(&known.principal.name);
         }
     }
 

@@ -276,6 +276,16 @@ pub const TOKEN: [Described; 6] = [
 pub const ROTATION: [Described; 1] =
     [field("grace", "How long the old secret is still good; default: not at all.", lifetime)];
 
+pub const UPGRADE: [Described; 1] = [field(
+    "binary",
+    "The path of the program, on the daemon's host; default: the one that the daemon was started as.",
+    program,
+)];
+
+fn program() -> Value {
+    json!({"type": "string", "pattern": "^/", "examples": ["/usr/bin/stdiod"]})
+}
+
 fn lifetime() -> Value {
     json!({"type": "string", "pattern": "^[1-9][0-9]{0,2}[smhd]$", "examples": ["12h"]})
 }

@@ -30,6 +30,7 @@ fn sent() -> Vec<(&'static str, Value)> {
         ("Call", described::object(&described::CALL, &["method"])),
         ("NewToken", described::object(&described::TOKEN, &["name", "scopes"])),
         ("Rotation", described::object(&described::ROTATION, &[])),
+        ("Upgrade", described::object(&described::UPGRADE, &[])),
         ("McpMessage", json!({"type": ["object", "array"], "description": message})),
         ("McpOneMessage", json!({"type": "object", "description": "One JSON-RPC message of MCP."})),
     ]
@@ -141,6 +142,18 @@ fn shown() -> Vec<(&'static str, Value)> {
             token_object(fields)
         }),
         ("AuditLines", json!({"type": "array", "items": audit_line()})),
+        (
+            "Upgrading",
+            closed(&[("from", "The version that runs.", text()), ("to", "The version that is to run.", text())]),
+        ),
+        (
+            "Upgraded",
+            closed(&[
+                ("from", "The version before.", text()),
+                ("to", "The version that runs now.", text()),
+                ("pause_ms", "For how long nobody was served.", json!({"type": "integer", "minimum": 0})),
+            ]),
+        ),
         (
             "OpenApi",
             json!({"type": "object", "required": ["openapi", "info", "paths"], "description": "This document.",
@@ -398,6 +411,9 @@ pub fn examples(schema: &str) -> Value {
         }
         "CallResult" => one("echo", json!({"result": {"content": [{"type": "text", "text": "hello"}]}, "error": null})),
         "Rotation" => one("slow", json!({"grace": "1h"})),
+        "Upgrade" => one("binary", json!({"binary": "/usr/bin/stdiod"})),
+        "Upgrading" => one("upgrading", json!({"from": "0.1.0", "to": "0.2.0"})),
+        "Upgraded" => one("upgraded", json!({"from": "0.1.0", "to": "0.2.0", "pause_ms": 4})),
         "NewToken" => one("agent", json!({"name": "ci", "scopes": ["mcp:call"], "servers": ["weather"]})),
         "Token" | "TokenCreated" => {
             let mut created = token;

@@ -6,7 +6,7 @@ use crate::api::auth::proof::Challenge;
 use crate::api::auth::resource::WELL_KNOWN;
 use crate::api::definition::described;
 use crate::api::definition::fields;
-use crate::api::definition::strict_json;
+use crate::api::definition::strict_json::{self, Fields};
 use crate::api::mcp::{EVENTS, forwarding};
 use crate::api::openapi;
 use crate::api::request::{Ask, Change, LogFormat, ServerRef};
@@ -14,7 +14,7 @@ use crate::api::rest::query::Query;
 use crate::api::rest::render::{JSON, response};
 use crate::api::rest::{ImportAsked, Interpreted};
 use crate::api::tokens;
-use crate::limits::WAIT_MS;
+use crate::limits::{UPGRADE_PATH_MAX, WAIT_MS};
 use crate::model::external::ProjectId;
 use crate::model::fault::{Code, Fault, Outcome};
 use crate::model::principal::Principal;
@@ -268,6 +268,25 @@ pub fn token_revoke<'a>(name: String, incoming: Incoming<'_, 'a>) -> Asked<'a> {
 
 pub fn key_rotate<'a>(incoming: Incoming<'_, 'a>) -> Asked<'a> {
     incoming.asks(Ask::KeyRotate)
+}
+
+/// No body at all: the program that has the daemon's name by now.
+pub fn upgrade<'a>(incoming: Incoming<'_, 'a>) -> Asked<'a> {
+    let body = incoming.body()?;
+    let mut program = None;
+    if !body.is_empty() {
+        let mut fields = Fields::of(strict_json::object(body)?, &["binary"])?;
+        program = fields.take("binary").map(|field| field.parse(program_path)).transpose()?;
+        fields.finish();
+    }
+    Ok(Interpreted::Upgrade { who: incoming.who, program })
+}
+
+fn program_path(text: &str) -> Result<String, String> {
+    match text.starts_with('/') && text.len() <= UPGRADE_PATH_MAX && !text.contains('\0') {
+        true => Ok(text.to_string()),
+        false => Err("expected the absolute path of a program on the daemon's host".to_string()),
+    }
 }
 
 #[cfg(test)]

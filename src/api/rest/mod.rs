@@ -35,6 +35,8 @@ pub enum Interpreted<'a> {
     ResourceMetadata { path: String },
     /// For whoever has the time to read it; then it is `Ask::Import`.
     Import { who: Principal, import: ImportAsked<'a> },
+    /// For whoever runs the daemon: to go on as this program; none: as the one that has its name by now.
+    Upgrade { who: Principal, program: Option<String> },
     /// For whoever has the audit log.
     Audit { who: Principal, query: AuditQuery },
 }
@@ -229,6 +231,7 @@ mod tests {
             Interpreted::ResourceMetadata { path } => format!("metadata of {path:?}"),
             Interpreted::Import { who, import } => format!("{} {import:?}", who.name),
             Interpreted::Audit { who, query } => format!("{} {query:?}", who.name),
+            Interpreted::Upgrade { who, program } => format!("{} upgrade to {program:?}", who.name),
         };
         Ok(answer)
     }
@@ -307,6 +310,8 @@ mod tests {
                 r#"anonymous AuditQuery { since_unix_ms: Some(1000), limit: 5, kind: Some("auth") }"#,
             ),
             ("POST /api/v1/key/rotate", "", "anonymous KeyRotate"),
+            ("POST /api/v1/upgrade", "", "anonymous upgrade to None"),
+            ("POST /api/v1/upgrade", r#"{"binary":"/new"}"#, r#"anonymous upgrade to Some("/new")"#),
             ("DELETE /api/v1/tokens/ci", "", r#"anonymous TokenRevoke { name: "ci" }"#),
             (
                 "POST /api/v1/tokens",

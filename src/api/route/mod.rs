@@ -33,6 +33,7 @@ pub const PROJECTS: &str = "/api/v1/projects";
 /// MCP endpoints of projects under their short names.
 pub const SHORT_PROJECTS: &str = "/p";
 pub const KEY_ROTATION: &str = "/api/v1/key/rotate";
+pub const UPGRADE: &str = "/api/v1/upgrade";
 pub const IMPORT: &str = "/api/v1/mcp/import";
 pub const AUDIT: &str = "/api/v1/audit";
 

@@ -3,7 +3,7 @@
 use super::{
     AUDIT, Family, HOSTED, IMPORT, KEY_ROTATION, Kind, MCP, Media, MemberKind, PROJECTS, PROTECTED, PROTECTED_HOSTED,
     PROTECTED_MCP, PROTECTED_PROJECTS, PROTECTED_SERVERS, PROTECTED_SHORT_PROJECTS, Parameter, Path, Reader, Row,
-    SERVERS, SHORT_PROJECTS, Success, TOKENS, page, projects, protected, tokens,
+    SERVERS, SHORT_PROJECTS, Success, TOKENS, UPGRADE, page, projects, protected, tokens,
 };
 use crate::api::auth::proof;
 use crate::api::mcp::Door;
@@ -339,6 +339,30 @@ const FIXED: &[Path] = &[
             body: None,
             answers: &[Success { status: 204, about: "The new key is in the place of the old one.", content: &[] }],
             faults: &[Code::StoreUnavailable],
+        }],
+    },
+    Path {
+        rest: UPGRADE,
+        rows: &[Row {
+            method: Post,
+            needs: Need::TokensWrite,
+            query: &[],
+            reader: Reader::Plain(asks::upgrade),
+            summary: "Go on as another program: nothing restarts, no connection ends but those that speak TLS",
+            body: Some("Upgrade"),
+            answers: &[
+                Success {
+                    status: 200,
+                    about: "Answered by the new program: the daemon is that now.",
+                    content: &[Media::Json("Upgraded")],
+                },
+                Success {
+                    status: 202,
+                    about: "On a connection that speaks TLS, which cannot go along: the new program can go on, and is about to.",
+                    content: &[Media::Json("Upgrading")],
+                },
+            ],
+            faults: &[Code::Unavailable],
         }],
     },
     Path {

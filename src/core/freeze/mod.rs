@@ -13,7 +13,7 @@ mod write;
 use crate::limits::FROZEN_BYTES_MAX;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 const MAGIC: &[u8; 8] = b"stdiod*\n";
@@ -108,6 +108,12 @@ pub fn thaw<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Unreadable> {
     let state = T::deserialize(&mut reader)?;
     reader.close()?;
     Ok(state)
+}
+
+/// The numbers of all shapes in it. Who can read a state can read every other one that has no more than its shapes.
+pub fn shapes(bytes: &[u8]) -> Result<BTreeSet<u32>, Unreadable> {
+    let body = bytes.get(HEADER..).ok_or(Unreadable::NotAState)?;
+    Ok(read::Reader::open(body)?.shapes())
 }
 
 /// Sees what a fault of a machine or a cut does; against whoever wants to deceive, the state is not for others to write.

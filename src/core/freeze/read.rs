@@ -4,7 +4,7 @@
 use crate::core::freeze::Unreadable;
 use serde::de::value::BorrowedStrDeserializer;
 use serde::de::{DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, SeqAccess, VariantAccess, Visitor};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::ops::Range;
 
@@ -43,6 +43,10 @@ impl<'b> Reader<'b> {
             reader.shapes.insert(id, Shape { name, variant, fields });
         }
         Ok(reader)
+    }
+
+    pub fn shapes(&self) -> BTreeSet<u32> {
+        self.shapes.keys().copied().collect()
     }
 
     pub fn close(self) -> Result<(), Unreadable> {

@@ -24,7 +24,7 @@ use crate::core::mcp::endpoint::McpEndpoint;
 use crate::core::mcp::era::suspended::KeptAnswers;
 use crate::core::mcp::list_changes::JointNews;
 use crate::core::mcp::sessions::{ForwardedRequest, PendingPost, Question, Session, Sessions};
-use crate::ids::{CallId, ConnId, IdMap, PostId, SessionId};
+use crate::ids::{CallId, ConnId, IdMap, InstanceId, PostId, SessionId};
 use crate::model::external::ProjectId;
 use crate::wire::json::Json;
 use serde::{Deserialize, Serialize};
@@ -58,6 +58,11 @@ impl Mcp {
             joint_news: JointNews::default(),
             seal,
         }
+    }
+
+    /// What such instances have asked and nobody has answered.
+    pub fn unanswered(&self, are: impl Fn(InstanceId) -> bool) -> usize {
+        self.questions.values().filter(|question| are(question.instance)).count()
     }
 
     /// Whose call it is, if it is an MCP client's with a session.

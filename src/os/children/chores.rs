@@ -11,17 +11,18 @@ use crate::os::children::reap::{Children, Role};
 use crate::os::children::spawn;
 use crate::sandbox::cleanup::discard;
 use crate::sandbox::container::plan::Layout;
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::ffi::OsString;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Chore {
     pub work: Work,
     /// How many children were killed over it.
     pub killed: u32,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Work {
     /// By its id.
     Container(String),
@@ -29,6 +30,7 @@ pub enum Work {
     Volumes(ServerId, String),
 }
 
+#[derive(Clone, Serialize, Deserialize)]
 pub struct Chores {
     layout: Layout,
     waiting: VecDeque<Chore>,
@@ -45,7 +47,7 @@ pub struct Chores {
 }
 
 /// The volumes that were taken away. One child at a time sees to them, however long that takes, and nobody waits for it.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum Removed {
     Nothing,
     Waiting,

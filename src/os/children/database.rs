@@ -5,18 +5,22 @@
 use crate::core::Core;
 use crate::core::contract::{Input, Now};
 use crate::ids::StoreSeq;
+use crate::limits::STORE_CHANNEL;
 use crate::model::instance::ExitCause;
 use crate::model::records::{Snapshot, StoreOp, StoreOutcome};
 use crate::os::children::reap::{Children, Role};
 use crate::os::children::spawn;
+use crate::os::upgrade::carrying::{Carrying, adopt};
 use crate::sandbox::cleanup::sweep;
 use crate::sandbox::container::plan::Layout;
-use crate::store::cluster::{self, Action, Cluster, Event};
+use crate::store::cluster::{self, Action, CarriedCluster, Cluster, Event};
 use crate::store::home::Leftovers;
 use crate::store::thread::{Store, StoreEvent};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
+use std::os::fd::RawFd;
 
 pub struct Database {
     /// None once it is closed.
@@ -26,6 +30,20 @@ pub struct Database {
     sweeping: Option<(Leftovers, Option<Box<Snapshot>>)>,
     wake_at_ms: Option<u64>,
     stopping: bool,
+    stopped: bool,
+    /// Handed over and not answered.
+    out: usize,
+    /// None: operations go to the store at once.
+    kept: Option<VecDeque<(StoreSeq, StoreOp)>>,
+}
+
+/// The database on its way to the next program, with the operations that the store has not seen.
+#[derive(Serialize, Deserialize)]
+pub struct CarriedDatabase {
+    /// With the number of its lock.
+    cluster: Option<(CarriedCluster, Option<RawFd>)>,
+    kept: VecDeque<(StoreSeq, StoreOp)>,
+    wake_at_ms: Option<u64>,
     stopped: bool,
 }
 
@@ -38,10 +56,29 @@ pub struct Heard {
     pub denied: Option<String>,
 }
 
+impl CarriedDatabase {
+    /// Its processes go on.
+    pub fn take_cluster(&mut self) -> Result<Cluster, String> {
+        let (cluster, lock) =
+            self.cluster.take().ok_or("the database before was another one: `database_url` was set")?;
+        let lock = lock.map(adopt).transpose().map_err(|e| format!("the database was not handed over: {e}"))?;
+        Cluster::adopt(cluster, lock.map(Into::into))
+    }
+}
+
 impl Database {
     pub fn new(store: Store, cluster: Option<Cluster>) -> Database {
         let stopped = cluster.is_none();
-        Database { store: Some(store), cluster, sweeping: None, wake_at_ms: None, stopping: false, stopped }
+        Database {
+            store: Some(store),
+            cluster,
+            sweeping: None,
+            wake_at_ms: None,
+            stopping: false,
+            stopped,
+            out: 0,
+            kept: None,
+        }
     }
 
     pub fn start(&mut self, children: &mut Children, now: Now) {
@@ -50,10 +87,53 @@ impl Database {
 
     /// None: it is on its way. An outcome: it could not even be handed over.
     pub fn send(&mut self, seq: StoreSeq, op: StoreOp) -> Option<StoreOutcome> {
+        if let Some(kept) = &mut self.kept {
+            let fits = kept.len() < STORE_CHANNEL;
+            if fits {
+                kept.push_back((seq, op));
+            }
+            return (!fits).then(|| StoreOutcome::Unknown("too much waits for the store".to_string()));
+        }
         match &self.store {
-            Some(store) if store.try_send(seq, op).is_ok() => None,
+            Some(store) if store.try_send(seq, op).is_ok() => {
+                self.out += 1;
+                None
+            }
             Some(_) | None => Some(StoreOutcome::Unknown("the store takes no more operations".to_string())),
         }
+    }
+
+    // --- a handover -------------------------------------------------------------------------------------------------
+
+    /// From here on nothing goes to the store; what it has it may finish.
+    pub fn keep_back(&mut self) {
+        self.kept.get_or_insert_default();
+    }
+
+    /// What was kept back goes to the store.
+    pub fn go_on(&mut self, core: &mut Core, now: Now) {
+        for (seq, op) in self.kept.take().unwrap_or_default() {
+            if let Some(outcome) = self.send(seq, op) {
+                core.handle(Input::StoreDone { seq, outcome }, now);
+            }
+        }
+    }
+
+    /// The store has nothing that it has not answered.
+    pub fn is_at_rest(&self) -> bool {
+        self.out == 0 && self.sweeping.is_none() && !self.stopping
+    }
+
+    pub fn carry(&self, carrying: &mut Carrying) -> CarriedDatabase {
+        let cluster = self.cluster.as_ref();
+        let cluster = cluster.map(|cluster| (cluster.carry(), cluster.lock().map(|lock| carrying.name(lock))));
+        let kept = self.kept.clone().unwrap_or_default();
+        CarriedDatabase { cluster, kept, wake_at_ms: self.wake_at_ms, stopped: self.stopped }
+    }
+
+    /// The store is open when it says so, and has what was kept back then. The processes go on.
+    pub fn adopt(&mut self, carried: CarriedDatabase) {
+        (self.kept, self.wake_at_ms, self.stopped) = (Some(carried.kept), carried.wake_at_ms, carried.stopped);
     }
 
     /// The store thread rang.
@@ -64,11 +144,16 @@ impl Database {
             && let Some(event) = self.store.as_mut().and_then(|store| store.events().next())
         {
             let input = match event {
-                StoreEvent::Opened { snapshot, leftovers: None } => Input::StoreOpened { snapshot },
+                StoreEvent::Opened { snapshot, leftovers: None } => {
+                    self.go_on(core, now);
+                    Input::StoreOpened { snapshot }
+                }
                 StoreEvent::Opened { snapshot, leftovers: Some(leftovers) } => {
                     self.sweep(leftovers, snapshot, core, children, now);
                     continue;
                 }
+                // Of ourselves, before the handover: its session is just being ended.
+                StoreEvent::StandingBy { .. } if self.kept.is_some() => continue,
                 StoreEvent::StandingBy { why } => {
                     heard.stands_by = Some(why);
                     Input::StoreHeld
@@ -77,9 +162,19 @@ impl Database {
                     heard.denied = Some(why.clone());
                     Input::StoreDenied { why }
                 }
-                StoreEvent::Lost { why } => Input::StoreLost { why },
-                StoreEvent::Done { seq, outcome } => Input::StoreDone { seq, outcome },
-                StoreEvent::CallsRead { seq, calls } => Input::CallsRead { seq, calls },
+                StoreEvent::Lost { why } => {
+                    // Each is answered, as it would have been.
+                    self.go_on(core, now);
+                    Input::StoreLost { why }
+                }
+                StoreEvent::Done { seq, outcome } => {
+                    self.out -= 1;
+                    Input::StoreDone { seq, outcome }
+                }
+                StoreEvent::CallsRead { seq, calls } => {
+                    self.out -= 1;
+                    Input::CallsRead { seq, calls }
+                }
             };
             core.handle(input, now);
         }
@@ -139,7 +234,8 @@ impl Database {
             | Role::Pull(_)
             | Role::Sweep
             | Role::SweepBefore
-            | Role::Probe => {
+            | Role::Probe
+            | Role::Check => {
                 return;
             }
         };

@@ -4,8 +4,10 @@
 
 use crate::ids::InstanceId;
 use crate::limits::LAUNCHES_PER_CORE;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, VecDeque};
 
+#[derive(Clone, Serialize, Deserialize)]
 pub struct LaunchTurns {
     most: usize,
     working: BTreeSet<InstanceId>,

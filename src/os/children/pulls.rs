@@ -11,14 +11,18 @@ use crate::os::children::reap::{Children, Role};
 use crate::os::children::spawn;
 use crate::os::event_loop::lookups::{Lookups, Question};
 use crate::os::event_loop::token::EventSource;
+use crate::os::instances::pipes::carried::CarriedOutput;
 use crate::os::instances::pipes::{OutputPipe, PipeRead};
+use crate::os::upgrade::carrying::Carrying;
 use crate::sandbox::container::plan::Layout;
 use crate::sandbox::image::registry::{PullOrder, Registries, pull};
 use crate::wire::lines::{Line, Lines};
 use mio::Registry;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use std::collections::{HashMap, VecDeque};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::io;
 
 pub struct PullChildren {
     layout: Layout,
@@ -28,6 +32,13 @@ pub struct PullChildren {
     running: HashMap<PullId, Running>,
     waiting: VecDeque<(PullId, String)>,
     scratch: Vec<u8>,
+}
+
+/// Pulls on their way to the next program.
+#[derive(Default, Serialize, Deserialize)]
+pub struct CarriedPulls {
+    running: BTreeMap<PullId, (i32, CarriedOutput, Lines, bool)>,
+    waiting: VecDeque<(PullId, String)>,
 }
 
 struct Running {
@@ -46,6 +57,27 @@ impl PullChildren {
 
     pub fn is_at_rest(&self) -> bool {
         self.running.is_empty()
+    }
+
+    /// The look-up thread is asked of nothing.
+    pub fn is_known(&self) -> bool {
+        self.asked.is_empty()
+    }
+
+    pub fn carry(&self, carrying: &mut Carrying) -> CarriedPulls {
+        let running = self.running.iter().map(|(pull, running)| {
+            (*pull, (running.pid, running.tap.carry(carrying), running.lines.clone(), running.over))
+        });
+        CarriedPulls { running: running.collect(), waiting: self.waiting.clone() }
+    }
+
+    pub fn adopt(&mut self, carried: CarriedPulls, registry: &Registry) -> io::Result<()> {
+        self.waiting = carried.waiting;
+        for (pull, (pid, tap, lines, over)) in carried.running {
+            let tap = OutputPipe::adopt(tap, EventSource::Pull(pull), registry)?;
+            self.running.insert(pull, Running { pid, tap, lines, over });
+        }
+        Ok(())
     }
 
     // --- what the core wants ------------------------------------------------------------------------------------

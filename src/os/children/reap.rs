@@ -6,9 +6,10 @@ use crate::ids::{InstanceId, PullId};
 use crate::model::instance::ExitCause;
 use crate::os::children::chores::Chore;
 use nix::errno::Errno;
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
     Launcher(InstanceId),
     Container(InstanceId),
@@ -24,12 +25,14 @@ pub enum Role {
     Probe,
     InitDb,
     Postgres,
+    /// Another program, which reads the daemon's state.
+    Check,
 }
 
 /// How much nicer than the loop its launchers are.
 const LOOP_NICENESS: i32 = 10;
 
-#[derive(Default)]
+#[derive(Clone, Default, Serialize, Deserialize)]
 pub struct Children {
     /// The niceness that the loop was started with, while it has a better one.
     ordinary: Option<i32>,

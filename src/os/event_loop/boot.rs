@@ -1,6 +1,8 @@
 //! From a configuration to a loop that can run: everything that may fail with a word to the operator happens here, in
 //! order, before the first event. Blocking is fine; nobody is connected yet.
 
+pub mod carried;
+
 use crate::api::auth::Peer;
 use crate::api::auth::oauth::OAuth;
 use crate::config::{Auth, Config, Listen};
@@ -11,6 +13,7 @@ use crate::os::children::database::Database;
 use crate::os::children::probes::Probes;
 use crate::os::children::pulls::PullChildren;
 use crate::os::children::reap::Children;
+use crate::os::event_loop::boot::carried::{adopt_listeners, still_locked};
 use crate::os::event_loop::clock::Clock;
 use crate::os::event_loop::lookups::{Lookups, WhereToLook};
 use crate::os::event_loop::notify::Notify;
@@ -18,7 +21,7 @@ use crate::os::event_loop::pending::Pending;
 use crate::os::event_loop::random::random;
 use crate::os::event_loop::reactor::Reactor;
 use crate::os::event_loop::reload::Reload;
-use crate::os::event_loop::signals::{Signals, StopSignals};
+use crate::os::event_loop::signals::{self, Signals, StopSignals};
 use crate::os::event_loop::timer::Alarm;
 use crate::os::event_loop::token::EventSource;
 use crate::os::instances::meter::Meter;
@@ -36,6 +39,8 @@ use crate::os::net::outgoing::resolver::system_lookup;
 use crate::os::net::rates::Rates;
 use crate::os::net::tls::TlsKeys;
 use crate::os::net::unix_socket;
+use crate::os::upgrade::Started;
+use crate::os::upgrade::state::{self, Shell, State};
 use crate::sandbox::container::plan::{Layout, Networking, Runtime, default_reserve_bytes};
 use crate::sandbox::host::cgroup::Hierarchies;
 use crate::sandbox::host::probe;
@@ -53,6 +58,7 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -60,6 +66,12 @@ use std::time::Instant;
 
 /// The parts of a loop, made but not yet running.
 pub struct Boot {
+    pub started: Started,
+    /// Of the data directory.
+    pub lock: RawFd,
+    pub boot_id: String,
+    /// None: this is the beginning of the daemon's life.
+    pub before: Option<Shell>,
     pub poll: Poll,
     pub clock: Clock,
     pub core: Core,
@@ -83,11 +95,23 @@ pub struct Boot {
 
 /// Runs the daemon until it is asked to stop. An error is a sentence for the operator. `file`: where the configuration
 /// came from, to be read again on SIGHUP.
-pub fn serve(config: Config, file: Option<PathBuf>, filter: &'static LogFilter) -> Result<(), String> {
+pub fn serve(
+    config: Config,
+    file: Option<PathBuf>,
+    filter: &'static LogFilter,
+    started: Started,
+    state: Option<RawFd>,
+) -> Result<(), String> {
+    let before = state.map(state::taken_over).transpose()?;
     make_data_dir(&config.data_dir)?;
     // Held until the process ends: two daemons on one data directory would sweep each other's containers.
-    let Some(_lock) = lock(&config.data_dir, config.standby)? else { return Ok(()) };
-    let boot = prepare(&config, file, filter)?;
+    let lock = match &before {
+        Some(State { shell, .. }) => Some(still_locked(shell.lock)?),
+        None => lock(&config.data_dir, config.standby)?,
+    };
+    let Some(lock) = lock else { return Ok(()) };
+    let boot = prepare(&config, file, filter, started, lock.as_raw_fd(), before)?;
+    signals::let_come().map_err(|e| format!("signals: {e}"))?;
     let denied = Reactor::new(boot).run().map_err(|e| format!("the event loop failed: {e}"))?;
     // The last container is gone; so is the last reason for the cgroup above them.
     if let Some(cgroups) = Hierarchies::of_this_host() {
@@ -108,7 +132,15 @@ fn keep_freed_memory() {
     }
 }
 
-fn prepare(config: &Config, file: Option<PathBuf>, filter: &'static LogFilter) -> Result<Boot, String> {
+fn prepare(
+    config: &Config,
+    file: Option<PathBuf>,
+    filter: &'static LogFilter,
+    started: Started,
+    lock: RawFd,
+    before: Option<State>,
+) -> Result<Boot, String> {
+    let (carried_core, mut shell) = before.map(|before| (before.core, before.shell)).unzip();
     let failed = |what: &str| {
         let what = what.to_string();
         move |e: io::Error| format!("{what}: {e}")
@@ -122,7 +154,10 @@ fn prepare(config: &Config, file: Option<PathBuf>, filter: &'static LogFilter) -
         .register(signals.socket(), EventSource::Signals.token(), Interest::READABLE)
         .map_err(failed("signals"))?;
     let alarm = Alarm::new(poll.registry()).map_err(failed("the timer"))?;
-    let listeners = listen(config, &poll)?;
+    let listeners = match &shell {
+        Some(shell) => adopt_listeners(&shell.listeners, config, &poll)?,
+        None => listen(config, &poll)?,
+    };
 
     let layout = Layout::of(config.data_dir.clone());
     let (runtimes, missing) = find_runtimes(config);
@@ -132,9 +167,10 @@ fn prepare(config: &Config, file: Option<PathBuf>, filter: &'static LogFilter) -
         allow_private: config.allow_private.clone(),
         host_allowed: config.allow_host_network,
     };
-    let cluster = match &config.database_url {
-        Some(_) => None,
-        None => Some(Cluster::new(premises::prepare(&config.data_dir)?)),
+    let cluster = match (&config.database_url, &mut shell) {
+        (Some(_), _) => None,
+        (None, Some(shell)) => Some(shell.database.take_cluster()?),
+        (None, None) => Some(Cluster::new(premises::prepare(&config.data_dir)?)),
     };
     let conninfo = match (&config.database_url, &cluster) {
         (Some(url), _) => url.reveal().to_string(),
@@ -148,7 +184,7 @@ fn prepare(config: &Config, file: Option<PathBuf>, filter: &'static LogFilter) -
     };
     let (pending, decisions) = Pending::spawn(&config.data_dir, wake()).map_err(failed("the thread for decisions"))?;
     let seed = random().map_err(failed("/dev/urandom"))?;
-    let core = Core::new(Settings {
+    let settings = Settings {
         default_provider: config.default_provider.clone(),
         providers: vec![config.default_provider.clone()],
         usable: Vec::new(),
@@ -166,7 +202,8 @@ fn prepare(config: &Config, file: Option<PathBuf>, filter: &'static LogFilter) -
         seed: random().map_err(failed("/dev/urandom"))?,
         ceilings: config.ceilings.clone(),
         resource: config.auth_server.as_ref().map(|server| Arc::clone(&server.oauth.resource)),
-    });
+    };
+    let core = carried_core.unwrap_or_else(|| Core::new(settings));
     let home = Home::of(&config.data_dir).map_err(failed("the id of the data directory"))?;
     let wanted = Wanted { conninfo, key: config.secret_key.clone(), home, standby: config.standby };
     let store = Store::spawn(wanted, wake()).map_err(|e| e.to_string())?;
@@ -202,21 +239,32 @@ fn prepare(config: &Config, file: Option<PathBuf>, filter: &'static LogFilter) -
     let links = Links::new(outgoing, random().map_err(failed("/dev/urandom"))?);
 
     let pulls = PullChildren::new(layout.clone(), registries);
-    let boot_id = format!("{:08x}", u32::from_le_bytes(seed[..4].try_into().expect("4 of 32")));
+    let boot_id = match &shell {
+        Some(shell) => shell.boot_id.clone(),
+        None => format!("{:08x}", u32::from_le_bytes(seed[..4].try_into().expect("4 of 32"))),
+    };
     let settings = LaunchSettings {
         layout: layout.clone(),
         networking,
         host_paths: config.host_paths.clone(),
         disk_reserve_bytes,
-        boot_id,
+        boot_id: boot_id.clone(),
     };
     let instances = Instances::new(settings, meter, descriptors);
     let mut children = Children::default();
-    let probes = Probes::begin(&layout, runtimes, missing, &mut children)
-        .map_err(failed("the sweep of leftovers cannot be started"))?;
+    let probes = match &shell {
+        Some(_) => Probes::told(&layout),
+        None => Probes::begin(&layout, runtimes, missing, &mut children)
+            .map_err(failed("the sweep of leftovers cannot be started"))?,
+    };
+    let clock = shell.as_ref().map_or_else(Clock::start, |shell| Clock::go_on(shell.mono_ms, shell.kernels_clock));
     Ok(Boot {
+        started,
+        lock,
+        boot_id,
+        before: shell,
         poll,
-        clock: Clock::start(),
+        clock,
         core,
         signals,
         alarm,
@@ -281,13 +329,16 @@ fn lock(dir: &Path, standby: bool) -> Result<Option<Flock<File>>, String> {
 fn stand_by(dir: &Path, mut wanted: File) -> Result<Option<Flock<File>>, String> {
     let status = format!("standing by: another stdiod runs on {}", dir.display());
     log::info!("{status}");
-    let signals = StopSignals::install().map_err(|e| format!("signals: {e}"))?;
+    let failed = |e: io::Error| format!("signals: {e}");
+    let signals = StopSignals::install().map_err(failed)?;
+    signals::let_come().map_err(failed)?;
     let (mut clock, mut notify) = (Clock::start(), Notify::from_environment());
     notify.ready(&status, clock.now().mono_ms);
     while !signals.came() {
         wanted = match Flock::lock(wanted, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => {
                 log::info!("the other stdiod is gone; this one takes over");
+                signals::hold_back().map_err(failed)?;
                 return Ok(Some(lock));
             }
             Err((file, _)) => file,

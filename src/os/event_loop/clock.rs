@@ -2,7 +2,7 @@
 //! only shown, is counted on from them and set right every second.
 
 use crate::core::contract::Now;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub struct Clock {
     start: Instant,
@@ -17,6 +17,18 @@ impl Clock {
     pub fn start() -> Clock {
         let start = Instant::now();
         Clock { start, set: Now { mono_ms: 0, unix_ms: unix_ms() }, read: start }
+    }
+
+    /// Goes on where the clock of the process before this one was, which is this very process: `mono_ms` when the kernel's
+    /// own clock said `kernels`.
+    pub fn go_on(mono_ms: u64, kernels: Duration) -> Clock {
+        let passed = kernels_clock().saturating_sub(kernels);
+        let since = Duration::from_millis(mono_ms) + passed;
+        let read = Instant::now();
+        // The daemon was started after the machine was, so there is such a moment.
+        let start = read.checked_sub(since).unwrap_or(read);
+        let mono_ms = since.as_millis() as u64;
+        Clock { start, set: Now { mono_ms, unix_ms: unix_ms() }, read }
     }
 
     pub fn now(&mut self) -> Now {
@@ -37,6 +49,11 @@ impl Clock {
         let took = self.read.elapsed();
         took.as_secs() * 1_000_000 + u64::from(took.subsec_micros())
     }
+}
+
+/// What `Instant` counts on, as a number that outlives a program.
+pub fn kernels_clock() -> Duration {
+    nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from)
 }
 
 /// A clock before 1970 is shown as 1970: times are only shown, never waited for.

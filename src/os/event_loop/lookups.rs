@@ -120,6 +120,8 @@ pub struct Lookups {
     /// For which the channel has no room. Clients wait for some of them and pulls for the others, so there are no more
     /// than there can be of those.
     waiting: VecDeque<Question>,
+    /// Asked and not answered.
+    open: usize,
     /// Images that a registration has found, and until when that is good: its start need not look again. One that is
     /// removed in between is missed by the launcher, which claims it under a lock.
     here: HashMap<String, u64>,
@@ -141,10 +143,11 @@ impl Lookups {
                 }
             }
         })?;
-        Ok(Lookups { questions, found, waiting: VecDeque::new(), here: HashMap::new() })
+        Ok(Lookups { questions, found, waiting: VecDeque::new(), open: 0, here: HashMap::new() })
     }
 
     pub fn ask(&mut self, question: Question) {
+        self.open += usize::from(!matches!(question, Question::Remember { .. }));
         self.waiting.push_back(question);
         self.send();
     }
@@ -162,6 +165,7 @@ impl Lookups {
     /// The thread rang.
     pub fn heard(&mut self, now_ms: u64) -> Vec<Finding> {
         let found: Vec<Finding> = self.found.try_iter().collect();
+        self.open -= found.len();
         for answer in &found {
             if let Finding::Definition { wants: Wants { image: Some((image, _)), .. }, here: true, .. } = answer {
                 self.here.retain(|_, until_ms| now_ms < *until_ms);
@@ -172,6 +176,11 @@ impl Lookups {
         }
         self.send();
         found
+    }
+
+    /// Nobody waits for an answer.
+    pub fn is_at_rest(&self) -> bool {
+        self.open == 0 && self.waiting.is_empty()
     }
 
     /// A registration has just seen that it is here. Good for one start.

@@ -17,6 +17,8 @@ type Kept = (u64, Result<(), String>);
 pub struct Pending {
     jobs: Option<SyncSender<(u64, Vec<Decision>)>>,
     kept: Receiver<Kept>,
+    /// Handed over, and not said to be on disk.
+    out: usize,
 }
 
 impl Pending {
@@ -43,17 +45,25 @@ impl Pending {
                 wake();
             }
         })?;
-        Ok((Pending { jobs: Some(jobs), kept }, found))
+        Ok((Pending { jobs: Some(jobs), kept, out: 0 }, found))
     }
 
     /// An outcome: it could not even be handed over.
     pub fn keep(&mut self, version: u64, decisions: Vec<Decision>) -> Option<Result<(), String>> {
         let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.try_send((version, decisions)).is_ok());
+        self.out += usize::from(sent);
         (!sent).then(|| Err("the disk is busy".to_string()))
     }
 
-    pub fn kept(&self) -> Vec<Kept> {
-        self.kept.try_iter().collect()
+    pub fn kept(&mut self) -> Vec<Kept> {
+        let kept: Vec<Kept> = self.kept.try_iter().collect();
+        self.out -= kept.len();
+        kept
+    }
+
+    /// Nothing is being written.
+    pub fn is_at_rest(&self) -> bool {
+        self.out == 0
     }
 
     /// Lets the thread finish. This waits, bounded, and only at the very end.

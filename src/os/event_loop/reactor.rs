@@ -11,6 +11,8 @@
 //!
 //! Nothing in a turn blocks but the first.
 
+mod ends;
+mod handover;
 mod usage;
 
 use crate::api::response::Answer;
@@ -38,15 +40,25 @@ use crate::os::instances::{Instances, Wanted};
 use crate::os::links::{LinkEvent, Links};
 use crate::os::logs::files::LogFiles;
 use crate::os::net::clients::{Clients, LookedUp};
+use crate::os::upgrade::state::Shell;
+use crate::os::upgrade::{Asker, Started, Upgrade};
 use crate::sandbox::host::probe;
 use crate::shares::Shares;
 use crate::wire::lines::Line;
 use mio::event::Event;
 use mio::{Events, Poll};
 use std::io;
+use std::os::fd::RawFd;
 use std::time::Duration;
 
 pub struct Reactor {
+    started: Started,
+    /// Of the data directory, by its descriptor.
+    lock: RawFd,
+    boot_id: String,
+    upgrade: Upgrade,
+    /// What the program before has left, until the loop begins.
+    before: Option<Box<Shell>>,
     poll: Poll,
     clock: Clock,
     core: Core,
@@ -98,6 +110,11 @@ enum Exit {
 impl Reactor {
     pub fn new(boot: Boot) -> Reactor {
         Reactor {
+            started: boot.started,
+            lock: boot.lock,
+            boot_id: boot.boot_id,
+            upgrade: Upgrade::None,
+            before: boot.before.map(Box::new),
             poll: boot.poll,
             clock: boot.clock,
             core: boot.core,
@@ -134,7 +151,10 @@ impl Reactor {
     pub fn run(mut self) -> io::Result<Option<String>> {
         let mut events = Events::with_capacity(1024);
         let mut now = self.clock.now();
-        self.database.start(&mut self.children, now);
+        match self.before.take() {
+            Some(shell) => self.take_over(*shell, now)?,
+            None => self.database.start(&mut self.children, now),
+        }
         while self.exit != Exit::Over {
             let timeout = self.sleep_for(now)?;
             if let Err(e) = self.poll.poll(&mut events, timeout)
@@ -166,6 +186,7 @@ impl Reactor {
             self.move_large(now);
             self.announce(now);
             self.follow_exit(now);
+            self.follow_upgrade(now);
             self.turns.ended(self.clock.since_now_us());
         }
         self.database.close();
@@ -205,6 +226,7 @@ impl Reactor {
             self.links.next_deadline(),
             self.accept_again_ms,
             self.leave_by_ms,
+            self.upgrade.next_deadline(),
         ];
         if let Some(due_ms) = due.into_iter().flatten().min() {
             self.alarm.set(due_ms, now.mono_ms)?;
@@ -265,6 +287,10 @@ impl Reactor {
         for _ in 0..ACCEPTS_AT_ONCE {
             // It was closed in this very turn, because the daemon is leaving.
             let Some(listener) = self.listeners.get(index) else { return };
+            // It could not go along, and waits for the next program where it is.
+            if self.upgrade.is_quieting() && listener.speaks_tls() {
+                return;
+            }
             match listener.accept() {
                 Ok(Some(came)) => {
                     let registry = self.poll.registry();
@@ -372,6 +398,9 @@ impl Reactor {
             self.notify.reloading();
             self.lookups.ask(Question::Config);
         }
+        if signalled.upgrade {
+            self.want_upgrade(Asker::Signal, None);
+        }
         if signalled.summary {
             self.summarise();
         }
@@ -409,6 +438,7 @@ impl Reactor {
                         self.probes.forget(pid);
                     }
                 }
+                Role::Check => self.check_ended(pid, cause, now),
                 Role::InitDb | Role::Postgres => {
                     self.database.child_ended(&role, cause, &mut self.children, now);
                 }
@@ -462,6 +492,9 @@ impl Reactor {
     fn perform(&mut self, now: Now) {
         for handed in self.clients.take_handed() {
             self.instances.ports.relay(handed, (self.poll.registry(), &mut self.shares, now));
+        }
+        for (conn, program) in self.clients.take_upgrades() {
+            self.want_upgrade(Asker::Client(conn), program);
         }
         for question in self.clients.take_questions() {
             self.lookups.ask(question);
@@ -549,52 +582,12 @@ impl Reactor {
         }
     }
 
-    /// For SIGUSR1: everything an operator may want to know, and nothing that is secret.
-    fn summarise(&self) {
-        log::info!("summary: {}", self.core.status_line());
-        let fds = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
-        let (clients, children) = (self.clients.len(), self.children.len());
-        let (dropped, held_back) = (self.logs.dropped(), self.instances.held_back());
-        log::info!("summary: {clients} clients, {children} children, {fds} descriptors, {dropped} log entries dropped");
-        log::info!("summary: {held_back} outputs of servers are held back");
-        for line in self.shares.summary().into_iter().chain(self.core.summary()) {
-            log::info!("summary: {line}");
-        }
-    }
-
     // --- 6: large answers -------------------------------------------------------------------------------------------
 
     fn move_large(&mut self, now: Now) {
         if let Some(most) = self.instances.pace.portion(now.mono_ms) {
             self.instances.read_large(most, &mut self.core, (self.poll.registry(), &mut self.shares, now));
             self.clients.write_large(most, &mut self.core, &mut self.shares, now);
-        }
-    }
-
-    // --- beginning and end ------------------------------------------------------------------------------------------
-
-    fn announce(&mut self, now: Now) {
-        if !self.announced && self.core.is_running() {
-            self.announced = true;
-            for listener in &self.listeners {
-                log::info!("listening on {}", listener.address());
-            }
-            self.notify.ready(&self.core.status_line(), now.mono_ms);
-        }
-    }
-
-    /// The core is done. The last answers go out, the clean-ups end, and the database stops after its last write.
-    fn follow_exit(&mut self, now: Now) {
-        if self.exit == Exit::Leaving
-            && self.instances.is_at_rest()
-            && self.links.is_at_rest()
-            && self.pulls.is_at_rest()
-            && self.probes.is_idle()
-            && self.held_answers.is_empty()
-            && (self.clients.unanswered() == 0 || self.leave_by_ms.is_none_or(|at| at <= now.mono_ms))
-            && self.database.stop(&mut self.children, now)
-        {
-            self.exit = Exit::Over;
         }
     }
 }

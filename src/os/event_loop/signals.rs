@@ -1,17 +1,36 @@
 //! Signals as bytes on a socket, so that the loop sees them like everything else. The handlers only write.
 
 use mio::net::UnixStream;
+use nix::sys::signal::{SigSet, Signal};
 use signal_hook::SigId;
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use std::io::{self, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+const ALL: [i32; 6] = [SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2];
+
+/// Those that come to the loop wait from here on, in this thread and in those that it starts. Only the thread of the loop is
+/// to get them, or one could get lost with another thread when the daemon hands itself over.
+pub fn hold_back() -> io::Result<()> {
+    set().thread_block().map_err(Into::into)
+}
+
+/// In this thread they come, also those that have waited.
+pub fn let_come() -> io::Result<()> {
+    set().thread_unblock().map_err(Into::into)
+}
+
+fn set() -> SigSet {
+    ALL.iter().filter_map(|number| Signal::try_from(*number).ok()).collect()
+}
 
 pub struct Signals {
     socket: UnixStream,
     stop: Count,
     reload: Count,
     summary: Count,
+    upgrade: Count,
 }
 
 /// What has come since the signals were last cleared.
@@ -23,6 +42,8 @@ pub struct Signalled {
     pub reload: bool,
     /// SIGUSR1: say in the log how everything is.
     pub summary: bool,
+    /// SIGUSR2: go on as the program that is on disk now.
+    pub upgrade: bool,
 }
 
 /// A handler adds, the loop looks how much.
@@ -55,10 +76,11 @@ impl Signals {
         write.set_nonblocking(true)?;
         // The counts first: a byte on the socket must find its signal counted.
         let (stop, reload, summary) = (Count::of(&[SIGTERM, SIGINT])?, Count::of(&[SIGHUP])?, Count::of(&[SIGUSR1])?);
-        for signal in [SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGUSR1] {
+        let upgrade = Count::of(&[SIGUSR2])?;
+        for signal in ALL {
             signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
         }
-        Ok(Signals { socket: UnixStream::from_std(read), stop, reload, summary })
+        Ok(Signals { socket: UnixStream::from_std(read), stop, reload, summary, upgrade })
     }
 
     pub fn socket(&mut self) -> &mut UnixStream {
@@ -69,7 +91,12 @@ impl Signals {
     pub fn clear(&mut self) -> Signalled {
         let mut scratch = [0; 256];
         while matches!(self.socket.read(&mut scratch), Ok(n) if n > 0) {}
-        Signalled { stop: self.stop.fresh(), reload: self.reload.fresh() > 0, summary: self.summary.fresh() > 0 }
+        Signalled {
+            stop: self.stop.fresh(),
+            reload: self.reload.fresh() > 0,
+            summary: self.summary.fresh() > 0,
+            upgrade: self.upgrade.fresh() > 0,
+        }
     }
 }
 /// Before there is a loop: only whether it is asked to stop. SIGHUP has nothing to read again yet, and ends nobody.
@@ -81,7 +108,7 @@ pub struct StopSignals {
 impl StopSignals {
     pub fn install() -> io::Result<StopSignals> {
         let (stop, ignored) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-        let wanted = [(SIGTERM, &stop), (SIGINT, &stop), (SIGHUP, &ignored), (SIGUSR1, &ignored)];
+        let wanted = [(SIGTERM, &stop), (SIGINT, &stop), (SIGHUP, &ignored), (SIGUSR1, &ignored), (SIGUSR2, &ignored)];
         let registered = wanted.map(|(signal, flag)| signal_hook::flag::register_usize(signal, Arc::clone(flag), 1));
         Ok(StopSignals { stop, registered: registered.into_iter().collect::<io::Result<_>>()? })
     }

@@ -11,7 +11,7 @@ pub enum EventSource {
     Stdin(InstanceId),
     Stdout(InstanceId),
     Stderr(InstanceId),
-    /// SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGUSR1.
+    /// SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2.
     Signals,
     /// A thread of ours has said something: the store, the logs, the meter, the look-ups or the decisions. mio allows one
     /// waker for a poll, so all of them share it and all are asked.

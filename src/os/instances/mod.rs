@@ -2,6 +2,7 @@
 //! wants into children and signals, and what becomes of them into inputs. Owns whose turn it is to be read. Invariants: an
 //! instance's `Exited` comes after everything it ever said; and one that has spent its allowance waits in its own pipe.
 
+pub mod carried;
 pub mod disk_guard;
 mod fetched;
 pub mod meter;
@@ -21,6 +22,7 @@ use crate::os::children::chores::{Chores, Work};
 use crate::os::children::launch_turns::LaunchTurns;
 use crate::os::children::reap::{Children, Role};
 use crate::os::children::spawn;
+use crate::os::instances::carried::Disk;
 use crate::os::instances::meter::Meter;
 use crate::os::instances::pace::Pace;
 use crate::os::instances::pipes::{Held, Pipes, Written};
@@ -35,6 +37,7 @@ use mio::Registry;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -49,10 +52,11 @@ struct Hosted {
     /// How often the host's OOM killer had been at work before its launch; None: unknown.
     oom_kills_before: Option<u64>,
     flow: Flow,
+    disk: Disk,
 }
 
 /// How it answers.
-#[derive(Default)]
+#[derive(Clone, Default, Serialize, Deserialize)]
 struct Flow {
     /// It was asked, and has said nothing whole since. What it says without being asked is no answer.
     asked: bool,
@@ -235,15 +239,19 @@ impl Instances {
         self.turns.join(instance);
         log::info!("server={} instance={instance} launch provider={provider} launcher={pid}", definition.name);
         let cgroup = self.cgroups.as_ref().map(|all| all.instance(&self.settings.layout, &container_id));
+        let layout = &self.settings.layout;
+        let disk = Disk {
+            dirs: vec![layout.bundle(&container_id), layout.volumes_dir(&definition.name)],
+            volume: definition.volumes.first().map(PathBuf::from),
+            installs: false,
+        };
         if let Some(cgroup) = &cgroup {
-            let layout = &self.settings.layout;
-            let dirs = vec![layout.bundle(&container_id), layout.volumes_dir(&definition.name)];
-            self.meter.watch(instance, cgroup.clone(), dirs, definition.volumes.first().map(PathBuf::from));
+            self.meter.watch(instance, cgroup.clone(), disk.dirs.clone(), disk.volume.clone());
         }
         let process = Process::Launching { pid, report: Some(report) };
         let kind = plan.runtime.kind;
         let flow = Flow::default();
-        self.map.insert(instance, Hosted { container_id, kind, pipes, process, cgroup, oom_kills_before, flow });
+        self.map.insert(instance, Hosted { container_id, kind, pipes, process, cgroup, oom_kills_before, flow, disk });
         Ok(())
     }
 
@@ -516,7 +524,13 @@ impl Instances {
                 }
             }
             Role::Emptying => self.chores.emptied(cause, now),
-            Role::Pull(_) | Role::Sweep | Role::SweepBefore | Role::Probe | Role::InitDb | Role::Postgres => {}
+            Role::Pull(_)
+            | Role::Sweep
+            | Role::SweepBefore
+            | Role::Probe
+            | Role::InitDb
+            | Role::Postgres
+            | Role::Check => {}
         }
     }
 
@@ -544,6 +558,7 @@ impl Instances {
                     Runs::Server => Input::Launched { instance },
                     Runs::Install => {
                         self.meter.watch_install(instance);
+                        self.map.get_mut(&instance).into_iter().for_each(|hosted| hosted.disk.installs = true);
                         Input::InstallBegun { instance }
                     }
                 };

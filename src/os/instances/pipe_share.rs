@@ -4,7 +4,9 @@
 
 use crate::limits::PIPE_BUFFER_FREE;
 use crate::shares::{Owner, Resource, Shares, Short};
+use serde::{Deserialize, Serialize};
 
+#[derive(Clone, Serialize, Deserialize)]
 pub struct PipeShare {
     owner: Owner,
     unread: usize,

@@ -2,6 +2,8 @@
 //! into lines, stderr as it comes; and for each output the work that its server may still cause by it. Our ends are
 //! non-blocking, the server's never are. Invariant: the kernel does not wake the loop for an output that is held back.
 
+pub mod carried;
+
 use crate::allowance::Allowance;
 use crate::ids::InstanceId;
 use crate::limits::{PART_MIN, SERVER_WORK, STDIN_BACKLOG_MAX, STDIN_OWED_MAX, STDOUT_PIPE};
@@ -15,6 +17,7 @@ use mio::unix::pipe::{Receiver, Sender};
 use mio::{Interest, Registry, Token};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::unistd::pipe2;
+use serde::{Deserialize, Serialize};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 
@@ -47,7 +50,7 @@ pub struct OutputPipe {
 }
 
 /// Why nothing is read though there may be something.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Held {
     No,
     /// It has spent its allowance.

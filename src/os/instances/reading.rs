@@ -7,6 +7,7 @@ use crate::core::contract::{Input, Now};
 use crate::ids::InstanceId;
 use crate::limits::{BYTES_PER_WORK, LAST_WORK_AT_ONCE, STDERR_AT_ONCE, WORK_PER_READ};
 use crate::os::instances::pipes::{PipeRead, Pipes};
+use serde::{Deserialize, Serialize};
 
 /// One server's turn.
 pub struct Reading<'a> {
@@ -18,6 +19,7 @@ pub struct Reading<'a> {
 }
 
 /// What a dead server's pipes may still hold of its own words; what comes beyond was written by somebody else who has them.
+#[derive(Clone, Serialize, Deserialize)]
 pub struct Last {
     pub stderr: usize,
     pub stdout: usize,

@@ -72,6 +72,13 @@ impl Links {
         self.map.contains_key(&instance)
     }
 
+    /// Also those that are saying goodbye.
+    pub fn all(&self) -> Vec<InstanceId> {
+        let mut all: Vec<InstanceId> = self.map.keys().copied().collect();
+        all.sort();
+        all
+    }
+
     // --- what the core wants ------------------------------------------------------------------------------------
 
     pub fn connect(

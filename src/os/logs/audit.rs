@@ -5,7 +5,9 @@
 use crate::api::audit::{AuditOutcome, AuditQuery, Line};
 use crate::config::{Audit as Settings, OnAuditError};
 use crate::ids::ConnId;
-use crate::limits::{AUDIT_CHANNEL, AUDIT_QUESTIONS_MAX, AUDIT_RETRY, AUDIT_WAITING_MAX, LOG_CLOSE_WAIT};
+use crate::limits::{
+    AUDIT_CHANNEL, AUDIT_QUESTIONS_MAX, AUDIT_RETRY, AUDIT_WAITING_MAX, HANDOVER_DISK_WAIT, LOG_CLOSE_WAIT,
+};
 use crate::wire::times::rfc3339;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -23,6 +25,8 @@ enum Job {
         conn: ConnId,
         query: AuditQuery,
     },
+    /// All before it was given to the disk.
+    Settle(SyncSender<()>),
 }
 
 enum Told {
@@ -110,6 +114,20 @@ impl Audit {
         answers
     }
 
+    /// Nobody waits for an answer.
+    pub fn is_at_rest(&self) -> bool {
+        self.questions == 0
+    }
+
+    /// Everything that was said so far was given to the disk, or that is slower. Waits, bounded, and only before the daemon
+    /// hands itself over.
+    pub fn settle(&mut self) {
+        let (told, settled) = sync_channel(1);
+        if self.jobs.as_ref().is_some_and(|jobs| jobs.try_send(Job::Settle(told)).is_ok()) {
+            _ = settled.recv_timeout(HANDOVER_DISK_WAIT);
+        }
+    }
+
     /// Lets the thread finish. This waits, bounded, and only at the very end.
     pub fn close(&mut self) {
         if self.jobs.take().is_some() {
@@ -152,12 +170,13 @@ impl Writer {
                 false => todo.recv_timeout(AUDIT_RETRY),
             };
             let ended = matches!(first, Err(RecvTimeoutError::Disconnected));
-            let mut questions = Vec::new();
+            let (mut questions, mut settled) = (Vec::new(), Vec::new());
             for job in first.into_iter().chain(todo.try_iter().take(AUDIT_CHANNEL)) {
                 match job {
                     Job::Write(line) => self.keep(&line),
                     Job::Lost(count) => self.lost += count,
                     Job::Read { conn, query } => questions.push((conn, query)),
+                    Job::Settle(told) => settled.push(told),
                 }
             }
             let written = self.write_waiting();
@@ -176,6 +195,7 @@ impl Writer {
                 _ = tell.send(Told::Lines(conn, lines));
                 wake();
             }
+            settled.into_iter().for_each(|told| _ = told.send(()));
             if ended {
                 return;
             }
@@ -204,7 +224,7 @@ impl Writer {
             let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
             let line = Line {
                 logged_at: rfc3339(now.as_millis() as u64),
-                kind: "audit.gap",
+                kind: "audit.gap".into(),
                 outcome: AuditOutcome::Failed,
                 source: "stdiod".to_string(),
                 subject: "stdiod".to_string(),
@@ -320,7 +340,15 @@ mod tests {
     fn line(kind: &'static str, number: u64) -> Line {
         let (source, subject) = ("127.0.0.1:1".to_string(), "admin".to_string());
         let (target, data) = (number.to_string(), json!({}));
-        Line { logged_at: rfc3339(number * 1000), kind, outcome: AuditOutcome::Ok, source, subject, target, data }
+        Line {
+            logged_at: rfc3339(number * 1000),
+            kind: kind.into(),
+            outcome: AuditOutcome::Ok,
+            source,
+            subject,
+            target,
+            data,
+        }
     }
 
     fn targets(writer: &Writer, query: &AuditQuery) -> Vec<String> {

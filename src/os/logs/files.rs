@@ -3,7 +3,9 @@
 //! dropped and counted. Invariant: a server's two files are never larger than twice `LOG_FILE_MAX`.
 
 use crate::ids::{InstanceId, ServerId};
-use crate::limits::{LOG_CHANNEL, LOG_CLOSE_WAIT, LOG_FILE_MAX, LOG_FILES_OPEN, LOG_RESTORED_BYTES};
+use crate::limits::{
+    HANDOVER_DISK_WAIT, LOG_CHANNEL, LOG_CLOSE_WAIT, LOG_FILE_MAX, LOG_FILES_OPEN, LOG_RESTORED_BYTES,
+};
 use crate::model::log::{LogEntry, LogSource};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -14,9 +16,20 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 enum Job {
-    Keep { server: ServerId, entry: LogEntry },
-    Restore { server: ServerId },
-    Remove { server: ServerId },
+    Keep {
+        server: ServerId,
+        entry: LogEntry,
+    },
+    Restore {
+        server: ServerId,
+    },
+    Remove {
+        server: ServerId,
+    },
+    /// All before it is in the files.
+    Settle {
+        told: SyncSender<()>,
+    },
 }
 
 type Restored = (ServerId, Vec<LogEntry>);
@@ -27,6 +40,8 @@ pub struct LogFiles {
     /// Says that the thread has written everything.
     over: Receiver<()>,
     dropped: u64,
+    /// Asked for and not read back.
+    restoring: usize,
 }
 
 impl LogFiles {
@@ -40,7 +55,7 @@ impl LogFiles {
             Writer { dir, open: HashMap::new(), failing: false }.run(&todo, &tell, wake);
             _ = end.send(());
         })?;
-        Ok(LogFiles { jobs: Some(jobs), restored, over, dropped: 0 })
+        Ok(LogFiles { jobs: Some(jobs), restored, over, dropped: 0, restoring: 0 })
     }
 
     pub fn keep(&mut self, server: ServerId, entry: LogEntry) {
@@ -48,6 +63,7 @@ impl LogFiles {
     }
 
     pub fn restore(&mut self, server: ServerId) {
+        self.restoring += 1;
         self.hand_over(Job::Restore { server });
     }
 
@@ -66,8 +82,24 @@ impl LogFiles {
     }
 
     /// What has been read back since the last call.
-    pub fn restored(&self) -> Vec<Restored> {
-        self.restored.try_iter().collect()
+    pub fn restored(&mut self) -> Vec<Restored> {
+        let restored: Vec<Restored> = self.restored.try_iter().collect();
+        self.restoring = self.restoring.saturating_sub(restored.len());
+        restored
+    }
+
+    /// Nothing is being read back.
+    pub fn is_at_rest(&self) -> bool {
+        self.restoring == 0
+    }
+
+    /// Everything that was said so far is in the files, or the disk is slower than that. Waits, bounded, and only before the
+    /// daemon hands itself over.
+    pub fn settle(&mut self) {
+        let (told, settled) = sync_channel(1);
+        if self.jobs.as_ref().is_some_and(|jobs| jobs.try_send(Job::Settle { told }).is_ok()) {
+            _ = settled.recv_timeout(HANDOVER_DISK_WAIT);
+        }
     }
 
     pub fn dropped(&self) -> u64 {
@@ -97,6 +129,7 @@ impl Writer {
         while let Ok(first) = todo.recv() {
             // Everything that is there already goes out with one write per server.
             let mut batch: HashMap<ServerId, Vec<u8>> = HashMap::new();
+            let mut settled = Vec::new();
             for job in std::iter::once(first).chain(todo.try_iter().take(LOG_CHANNEL)) {
                 match job {
                     Job::Keep { server, entry } => append(batch.entry(server).or_default(), &entry),
@@ -106,6 +139,7 @@ impl Writer {
                         }
                         wake();
                     }
+                    Job::Settle { told } => settled.push(told),
                     Job::Remove { server } => {
                         batch.remove(&server);
                         self.open.remove(&server);
@@ -118,6 +152,7 @@ impl Writer {
             for (server, bytes) in batch {
                 self.write(server, &bytes);
             }
+            settled.into_iter().for_each(|told| _ = told.send(()));
         }
     }
 

@@ -2,6 +2,9 @@
 //! it is being answered nothing more is read, so a client that pipelines is held back by its own socket. Never decides
 //! what a request means.
 
+use serde::{Deserialize, Serialize};
+pub mod carried;
+
 use crate::api::audit::Draft;
 use crate::api::auth::proof;
 use crate::api::auth::{Peer, Shown};
@@ -167,7 +170,7 @@ impl AsRawFd for Socket {
 }
 
 /// What the connection is doing. Closing is a state of its own because the last answer must be written first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Doing {
     Reading,
     /// Something is looked up on a disk for it, before the core has its request or after that is answered. Not for long, so

@@ -1,6 +1,7 @@
 //! All client connections: accepting them, reading their requests into the core, writing its answers out, and ending
 //! those that are too slow. Invariant: a client the core is working for is known to it until it is told `ClientGone`.
 
+pub mod carried;
 mod imports;
 mod requests;
 
@@ -54,6 +55,8 @@ pub struct Clients {
     /// What registrations ask of the disk, before the core hears of them.
     questions: Vec<Question>,
     imports: Imports,
+    /// Those who want the daemon to replace its program, and by which.
+    upgrades: Vec<(ConnId, Option<String>)>,
     /// Connections that are the proxy's from here on.
     handed: Vec<Handed>,
     descriptors: Descriptors,
@@ -94,6 +97,7 @@ impl Clients {
             minted: 0,
             questions: Vec::new(),
             imports: Imports::default(),
+            upgrades: Vec::new(),
             handed: Vec::new(),
             descriptors,
             strangers: Strangers::default(),

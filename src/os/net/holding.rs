@@ -5,10 +5,12 @@
 use crate::ids::ConnId;
 use crate::model::principal::Principal;
 use crate::shares::{Owner, Resource, Shares, Short};
+use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 /// What one connection has.
+#[derive(Clone, Serialize, Deserialize)]
 pub struct Holding {
     owner: Owner,
     /// None for a connection that is one too many, and is only told so.

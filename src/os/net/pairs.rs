@@ -3,25 +3,30 @@
 //! (`Shares`), a deadline, and a bound on what it holds. Never looks into a body. Invariant: what is read of one side is
 //! written to the other before more is read, and what a pair holds beyond a small part is counted.
 
+pub mod carried;
+mod places;
+
 use crate::api::auth::Tokens;
 use crate::api::rest;
 use crate::core::contract::Now;
 use crate::ids::{IdMap, InstanceId, ServerId};
 use crate::limits::{
-    ANSWER_TIMEOUT, BYTES_AT_ONCE, LINGER_BYTES_MAX, OVERLOAD_RETRY, PAIRS_BYTES_AT_ONCE, PORT_BUFFER,
-    PORT_BUFFER_FREE, PORT_HALF_CLOSED_MAX, PORT_SILENCE_MAX, RELAY_CONNECT_TIMEOUT, RELAY_EVENTS_MAX,
-    RELAY_EVENTS_SILENCE_MAX, RELAY_SILENCE_MAX, WRITE_TIMEOUT,
+    ANSWER_TIMEOUT, BYTES_AT_ONCE, LINGER_BYTES_MAX, PAIRS_BYTES_AT_ONCE, PORT_BUFFER, PORT_BUFFER_FREE,
+    PORT_HALF_CLOSED_MAX, PORT_SILENCE_MAX, RELAY_CONNECT_TIMEOUT, RELAY_EVENTS_MAX, RELAY_EVENTS_SILENCE_MAX,
+    RELAY_SILENCE_MAX, WRITE_TIMEOUT,
 };
 use crate::model::fault::{Code, Fault, Outcome};
 use crate::model::principal::Principal;
 use crate::os::event_loop::token::EventSource;
 use crate::os::net::client::Socket;
+use crate::os::net::pairs::places::{give_place_back, overloaded, take_place};
 use crate::shares::{Owner, Resource, Shares, Short};
 use crate::wire::backlog::Backlog;
 use crate::wire::http_out::{self, Framing};
 use crate::wire::relay::{Garbage, Head, HeadReader};
 use crate::wire::times::DateLine;
 use mio::{Interest, Registry};
+use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::io::{self, ErrorKind, Write};
@@ -44,6 +49,7 @@ pub fn owners_of_port(peer: IpAddr, server: ServerId) -> Owners {
 }
 
 /// One request that is passed on, and what must be known of it to answer it.
+#[derive(Clone, Serialize, Deserialize)]
 pub struct Exchange {
     pub who: Principal,
     /// How an answer of the daemon's own is framed.
@@ -70,6 +76,7 @@ struct Pair {
     queued: bool,
 }
 
+#[derive(Clone, Serialize, Deserialize)]
 enum Carries {
     /// Whatever comes, both ways: a published port.
     Bytes,
@@ -77,6 +84,7 @@ enum Carries {
     Answer { exchange: Exchange, stage: Stage, discarded: usize },
 }
 
+#[derive(Clone, Serialize, Deserialize)]
 enum Stage {
     /// Nothing of the answer has gone to the client yet.
     Head(HeadReader),
@@ -331,42 +339,6 @@ impl Pairs {
         _ = client.flush();
         _ = client.socket.finish();
     }
-}
-
-// --- shares ---------------------------------------------------------------------------------------------------------
-
-fn take_place(owners: &Owners, shares: &mut Shares) -> Result<(), Fault> {
-    let fault = match shares.take_for(owners, Resource::Relays, 1) {
-        Ok(()) => return Ok(()),
-        Err((_, Short::Whole)) => {
-            Fault::new(Code::Overloaded, "the connections of all clients to servers take all there are")
-        }
-        Err((CLIENT, Short::Owner)) => {
-            let why = "this client has as many connections to servers as one may have: wait for some to end";
-            Fault::new(Code::QueueFull, why)
-        }
-        Err((_, Short::Owner)) => {
-            let why = "this server has as many connections as one may have: wait for some to end";
-            Fault::new(Code::QueueFull, why)
-        }
-    };
-    Err(fault.outcome(Outcome::NotSent).retry_after_ms(OVERLOAD_RETRY.as_millis() as u64))
-}
-
-fn give_place_back(pair: &Pair, shares: &mut Shares) {
-    shares.give_back_for(&pair.owners, Resource::Relays, 1);
-    shares.give_back(&pair.owners[CLIENT], Resource::Memory, pair.counted);
-}
-
-fn overloaded(short: Short) -> Fault {
-    let why = match short {
-        Short::Owner => {
-            "what servers have not read of earlier requests with this token fills the memory there is for it"
-        }
-        Short::Whole => "what servers and clients have not read fills the memory there is for it",
-    };
-    let fault = Fault::new(Code::Overloaded, format!("{why}; try again, or send less at once"));
-    fault.retry_after_ms(OVERLOAD_RETRY.as_millis() as u64)
 }
 
 // --- one pair -------------------------------------------------------------------------------------------------------

@@ -3,6 +3,8 @@
 //! time. Forwards in this process and not by address translation in the kernel: a port on loopback opens no way from a sandbox
 //! to the host's loopback, and everything ends with the daemon. Moves no bytes itself: `Pairs` does.
 
+pub mod carried;
+
 use crate::core::Core;
 use crate::core::contract::{Input, Now};
 use crate::ids::{IdMap, InstanceId};

@@ -16,6 +16,10 @@ impl Reactor {
     /// Of a list, what its servers used of late. Of one server, what it uses now: None, and the answer waits for a look.
     pub(super) fn with_usage(&mut self, conn: ConnId, mut answer: Answer, now: Now) -> Option<Answer> {
         match &mut answer {
+            // What is asked of the disk now would put off the handover.
+            Answer::Registered(view) | Answer::Status(view) if self.upgrade.is_quieting() => {
+                view.usage = view.instance.and_then(|instance| self.instances.usage(instance));
+            }
             Answer::Registered(view) | Answer::Status(view) => {
                 if let Some(cgroup) = view.instance.and_then(|instance| self.instances.cgroup(instance)) {
                     self.lookups.ask(Question::Usage { conn, cgroup: Box::new(cgroup.clone()) });

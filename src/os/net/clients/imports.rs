@@ -23,6 +23,12 @@ pub(super) struct Imports {
     waiting: HashMap<ConnId, u64>,
 }
 
+impl Imports {
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.reading == 0 && self.waiting.is_empty()
+    }
+}
+
 impl Clients {
     /// Hands the document over. The copy is bounded by how many there may be.
     pub(super) fn read_document(&mut self, id: ConnId, document: Document, now: Now) -> Result<(), Fault> {

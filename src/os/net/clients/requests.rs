@@ -122,6 +122,19 @@ impl Clients {
             Ok(Interpreted::Direct(response)) => response,
             Ok(Interpreted::Prove(challenge)) => rest::prove(&challenge, core.tokens(), &client.socket.address()),
             Ok(Interpreted::ResourceMetadata { path }) => rest::resource_metadata(&path, core.tokens()),
+            Ok(Interpreted::Upgrade { who, program }) => match client.holding.belongs_to(&who, shares) {
+                Err(short) => rest::refuse(&overloaded(short)),
+                Ok(()) => {
+                    client.drafts = audit::upgrade(&who, program.as_deref());
+                    match unwritable(&self.audit, &client.drafts) {
+                        Err(refusal) => refusal,
+                        Ok(()) => {
+                            self.upgrades.push((id, program));
+                            return self.forget_request(id, shares);
+                        }
+                    }
+                }
+            },
             Ok(Interpreted::Audit { who, query }) => match client.holding.belongs_to(&who, shares) {
                 Err(short) => rest::refuse(&overloaded(short)),
                 Ok(()) if self.audit.ask(id, query) => return self.forget_request(id, shares),
