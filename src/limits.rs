@@ -783,8 +783,9 @@ pub const TOOL_NAME_MAX: usize = KIB;
 pub const RUN_ID_MAX: usize = 256;
 /// Arguments that are recorded; longer ones are left out, and their length is kept.
 pub const RECORD_ARGUMENTS_MAX: usize = 64 * KIB;
-/// Records that wait for the store, and what they may hold; those beyond are dropped and counted.
-pub const RECORDS_WAITING_MAX: usize = 8 * 1024;
+/// Records that wait for the store, and what they may hold; those beyond are dropped and counted. Ten seconds of as many calls
+/// as there can be: a database that is slow for a moment costs none.
+pub const RECORDS_WAITING_MAX: usize = 64 * 1024;
 pub const RECORDS_WAITING_BYTES: usize = 32 * MIB;
 /// Records of one write.
 pub const RECORDS_BATCH: usize = 256;

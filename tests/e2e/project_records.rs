@@ -45,7 +45,8 @@ fn ten_thousand_calls_make_ten_thousand_records() {
             });
         }
     });
-    assert!(postgres.eventually_true("SELECT count(*) = 10000 FROM kb.agent_run_tool_calls"));
+    let all = postgres.eventually_true("SELECT count(*) = 10000 FROM kb.agent_run_tool_calls");
+    assert!(all, "{} were dropped\n{}", dropped(&daemon), daemon.log_tail());
     assert!(postgres.eventually_true(
         "SELECT bool_and(server = 'mine' AND tool = 'echo' AND principal = 'admin' AND NOT is_error AND outcome = 'answered'
             AND arguments::text LIKE '%\"text\"%' AND duration_ms >= 0 AND result_bytes > 0) FROM kb.agent_run_tool_calls"

@@ -161,7 +161,8 @@ mod tests {
         (0..RECORDS_WAITING_MAX + 7).for_each(|number| records.push(record(number, 1)));
         assert_eq!((records.len(), records.dropped()), (RECORDS_WAITING_MAX, 7));
         let mut records = CallRecords::default();
-        (0..RECORDS_WAITING_MAX).for_each(|number| records.push(record(number, RECORD_ARGUMENTS_MAX)));
+        let twice = 2 * RECORDS_WAITING_BYTES / RECORD_ARGUMENTS_MAX;
+        (0..twice).for_each(|number| records.push(record(number, RECORD_ARGUMENTS_MAX)));
         assert!(records.bytes <= RECORDS_WAITING_BYTES && records.dropped() > 0);
         let batch: usize = records.take_batch().unwrap().iter().map(size_of_record).sum();
         assert!(batch <= RECORDS_BATCH_BYTES);
