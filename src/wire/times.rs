@@ -58,21 +58,9 @@ pub fn parse_rfc3339(text: &str) -> Option<u64> {
     if sign == b'+' { local_ms.checked_sub(offset) } else { Some(local_ms + offset) }
 }
 
-/// The header line that says when an answer was written, made once a second.
-#[derive(Default)]
-pub struct DateLine {
-    second: u64,
-    line: String,
-}
-
-impl DateLine {
-    pub fn at(&mut self, unix_ms: u64) -> &str {
-        if self.line.is_empty() || self.second != unix_ms / 1000 {
-            self.second = unix_ms / 1000;
-            self.line = format!("Date: {}\r\n", http_date(self.second));
-        }
-        &self.line
-    }
+/// The header line that says when an answer was written.
+pub fn date_line(unix_secs: u64) -> String {
+    format!("Date: {}\r\n", http_date(unix_secs))
 }
 
 /// `Tue, 17 Feb 2026 10:00:00 GMT` (RFC 9110, 5.6.7).
@@ -187,7 +175,6 @@ mod tests {
 
     #[test]
     fn a_head_says_its_date_the_way_http_does() {
-        let mut date = DateLine::default();
         for (unix_ms, text) in [
             (0, "Thu, 01 Jan 1970 00:00:00 GMT"),
             (784_111_777_999, "Sun, 06 Nov 1994 08:49:37 GMT"),
@@ -196,7 +183,7 @@ mod tests {
             (1_771_322_400_500, "Tue, 17 Feb 2026 10:00:00 GMT"),
             (1_771_322_400_000, "Tue, 17 Feb 2026 10:00:00 GMT"),
         ] {
-            assert_eq!(date.at(unix_ms), format!("Date: {text}\r\n"));
+            assert_eq!(date_line(unix_ms / 1000), format!("Date: {text}\r\n"));
         }
     }
 }

@@ -34,8 +34,7 @@ use crate::os::net::refusals::{self, overloaded};
 use crate::shares::{Owner, Resource, Shares, Short};
 use crate::wire::forwarded::TrustedProxies;
 use crate::wire::http_in::{Parser, RequestPhase, Step};
-use crate::wire::http_out::{self, Framing, Response};
-use crate::wire::times::DateLine;
+use crate::wire::http_out::{self, Framing, HeadStart, Response};
 use mio::event::Event;
 use mio::{Interest, Registry};
 use std::cmp::Reverse;
@@ -75,7 +74,7 @@ pub struct Clients {
     large: VecDeque<ConnId>,
     /// When to look at a client's deadline. Lazy: an entry may be early, never late.
     deadlines: BinaryHeap<Reverse<(u64, ConnId)>>,
-    date: DateLine,
+    heads: HeadStart,
     /// Of connections that are over.
     past_traffic: Traffic,
 }
@@ -106,7 +105,7 @@ impl Clients {
             runnable: Vec::new(),
             large: VecDeque::new(),
             deadlines: BinaryHeap::new(),
-            date: DateLine::default(),
+            heads: HeadStart::default(),
             past_traffic: Traffic::default(),
         }
     }
@@ -159,7 +158,7 @@ impl Clients {
             shares.give_back(&owner, Resource::Connections, usize::from(counted));
             // Best effort, and no lingering: it is a fresh socket, so the few bytes fit its buffer.
             let mut busy = Vec::new();
-            http_out::write_busy(&mut busy, self.date.at(now.unix_ms), socket.begins_with_head());
+            http_out::write_busy(&mut busy, self.heads.at(now.unix_ms).date(), socket.begins_with_head());
             _ = socket.write(&busy);
             return Ok(());
         }
@@ -180,7 +179,7 @@ impl Clients {
         client.via = via;
         if !counted {
             let head_only = client.socket.begins_with_head();
-            http_out::write_busy(client.out.tail(), self.date.at(now.unix_ms), head_only);
+            http_out::write_busy(client.out.tail(), self.heads.at(now.unix_ms).date(), head_only);
             client.doing = Doing::Closing;
         }
         self.map.insert(id, client);
@@ -347,7 +346,7 @@ impl Clients {
     fn respond(&mut self, id: ConnId, response: Response, shares: &mut Shares, now: Now) {
         let Some(client) = self.map.get_mut(&id).filter(|client| client.doing != Doing::Closed) else { return };
         let framing = Framing { keep_alive: client.keep_alive, head_only: client.head_only, http10: client.http10 };
-        http_out::write_response(&mut client.out, response, self.date.at(now.unix_ms), framing);
+        http_out::write_response(&mut client.out, response, self.heads.at(now.unix_ms), framing);
         self.touched.push(id);
         if client.keep_alive {
             client.doing = Doing::Reading;
@@ -370,7 +369,7 @@ impl Clients {
         client.ends_ms = client.shown.grant().map(|grant| now.mono_ms + left_ms(grant.until_unix_ms()));
         client.rearm(now.mono_ms);
         let framing = Framing { keep_alive: false, head_only: client.head_only, http10: client.http10 };
-        let (out, date) = (client.out.tail(), self.date.at(now.unix_ms));
+        let (out, date) = (client.out.tail(), self.heads.at(now.unix_ms).date());
         http_out::write_stream_head(out, first.status, first.content_type, &first.headers, date, framing);
         self.push(id, &first.body);
     }

@@ -22,9 +22,8 @@ use crate::os::net::client::Socket;
 use crate::os::net::pairs::places::{give_place_back, overloaded, take_place};
 use crate::shares::{Owner, Resource, Shares, Short};
 use crate::wire::backlog::Backlog;
-use crate::wire::http_out::{self, Framing};
+use crate::wire::http_out::{self, Framing, HeadStart};
 use crate::wire::relay::{Garbage, Head, HeadReader};
-use crate::wire::times::DateLine;
 use mio::{Interest, Registry};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
@@ -134,7 +133,7 @@ pub struct Pairs {
     scratch: Vec<u8>,
     /// Of the tokens, when they were last looked at.
     edition: u64,
-    date: DateLine,
+    heads: HeadStart,
 }
 
 impl Pairs {
@@ -334,7 +333,7 @@ impl Pairs {
     fn tell(&mut self, client: &mut Side, fault: &Fault, framing: Framing, now: Now) {
         let mut text = Backlog::default();
         let framing = Framing { keep_alive: false, ..framing };
-        http_out::write_response(&mut text, rest::refuse(fault), self.date.at(now.unix_ms), framing);
+        http_out::write_response(&mut text, rest::refuse(fault), self.heads.at(now.unix_ms), framing);
         client.out.extend_from_slice(&text.into_bytes());
         _ = client.flush();
         _ = client.socket.finish();
