@@ -52,8 +52,9 @@ pub struct Tokens {
     by_name: BTreeMap<String, Arc<Known>>,
     /// By what clients call a token that they do not send yet.
     by_id: HashMap<TokenId, Arc<Known>>,
-    /// When each was last used, by name.
-    used: HashMap<Arc<str>, Used>,
+    /// When each was last used, by name. Every request looks here: with few tokens some comparisons cost less than a hash that
+    /// nobody can aim at, and with many little more.
+    used: BTreeMap<Arc<str>, Used>,
     /// Counts the changes.
     edition: u64,
     /// The store has not been read: there may be others that are good.
