@@ -7,6 +7,7 @@
 use crate::limits::{BODY_MAX, BUFFER_KEPT_MAX, EMPTY_LINES_MAX, HEAD_MAX, HEADERS_MAX, REQUEST_LINE_MAX, TARGET_MAX};
 use crate::model::fault::{Code, Fault};
 use crate::wire::chunked::{Chunks, body_too_large};
+pub use crate::wire::common_fields::Common;
 use crate::wire::fields::{Block, bad, line_end, number};
 use crate::wire::known_head::KnownHead;
 use crate::wire::target::{self, Part, unescape};
@@ -81,9 +82,18 @@ pub struct Request<'a> {
     host: &'a str,
     head: &'a [u8],
     fields: &'a [Field],
+    common: &'a CommonFields,
 }
 
+/// Where the first of each stands.
+type CommonFields = [Option<Span>; Common::COUNT];
+
 impl<'a> Request<'a> {
+    /// The first value of this field, without the spaces around it.
+    pub fn common(&self, field: Common) -> Option<&'a [u8]> {
+        Some(self.common[field as usize]?.of(self.head))
+    }
+
     /// The first value of this name, without the spaces around it.
     pub fn header(&self, name: &str) -> Option<&'a [u8]> {
         let head = self.head;
@@ -134,7 +144,9 @@ impl<'a> Request<'a> {
 /// Whether `value`, of a Content-Type, names this media type, with whatever parameters.
 pub fn is_media(value: &[u8], media: &str) -> bool {
     let is_it = |essence: &[u8]| essence.eq_ignore_ascii_case(media.as_bytes());
-    is_it(value) || value.split(|byte| *byte == b';').next().is_some_and(|essence| is_it(essence.trim_ascii()))
+    // Nearly everybody writes it as we do.
+    value == media.as_bytes()
+        || value.split(|byte| *byte == b';').next().is_some_and(|essence| is_it(essence.trim_ascii()))
 }
 
 /// The parser of one connection. Offsets count from the first byte of the current request.
@@ -146,7 +158,8 @@ pub struct Parser {
     state: State,
     head: Head,
     fields: Vec<Field>,
-    /// What `head` and `fields` were found in, if they can be true of the next request too.
+    common: CommonFields,
+    /// What all of these were found in, if they can be true of the next request too.
     known: KnownHead,
     /// Of the request that was refused, if it was read so far.
     refused_path: String,
@@ -331,6 +344,7 @@ impl Parser {
             host: head.host.map_or("", |host| host.text(raw)),
             head: raw,
             fields: &self.fields,
+            common: &self.common,
         }
     }
 
@@ -447,6 +461,12 @@ impl Parser {
             name: Span::within(raw, field.name.as_bytes()),
             value: Span::within(raw, field.value),
         }));
+        self.common = CommonFields::default();
+        for field in &self.fields {
+            if let Some(common) = Common::of(field.name.of(raw)) {
+                self.common[common as usize].get_or_insert(field.value);
+            }
+        }
         self.head.body = end..end;
         match body {
             // Whether one is waited for depends on the length, which may be another in the next.

@@ -7,6 +7,7 @@
 pub mod answer;
 pub mod backlog;
 mod chunked;
+mod common_fields;
 mod fields;
 pub mod forwarded;
 pub mod http;

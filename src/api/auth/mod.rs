@@ -18,7 +18,7 @@ use crate::limits::NAME_MAX;
 use crate::model::fault::{Code, Fault};
 use crate::model::principal::{Limits, Need, Principal, Scopes};
 use crate::model::records::Token;
-use crate::wire::http_in::{Request, is_media};
+use crate::wire::http_in::{Common, Request, is_media};
 use ::core::net::IpAddr;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -412,7 +412,7 @@ pub fn challenged(mut fault: Fault, request: &Request<'_>, tokens: &Tokens, show
         return fault;
     };
     fault.challenge = match fault.code {
-        Code::Unauthorized if request.header("authorization").is_none() => {
+        Code::Unauthorized if request.common(Common::Authorization).is_none() => {
             Some(resource.ask_for_token(&request.path, need))
         }
         Code::Unauthorized => {
@@ -457,7 +457,7 @@ pub fn refuse_foreign_pages(request: &Request<'_>, peer: Peer) -> Result<(), Fau
     if !named_well {
         return foreign("under a name that could be anybody's");
     }
-    if let Some(origin) = request.header("origin")
+    if let Some(origin) = request.common(Common::Origin)
         && !is_own_origin(origin, host, peer)
     {
         return foreign("from a foreign web page (Origin)");
@@ -470,7 +470,9 @@ pub fn refuse_foreign_pages(request: &Request<'_>, peer: Peer) -> Result<(), Fau
     if !fetch("sec-fetch-mode", &[b"cors", b"no-cors", b"same-origin"]) || !fetch("sec-fetch-dest", &[b"empty"]) {
         return foreign("from the address bar, a link or an element of a web page (Sec-Fetch-Mode, Sec-Fetch-Dest)");
     }
-    if !request.body.is_empty() && !is_media(request.header("content-type").unwrap_or_default(), "application/json") {
+    if !request.body.is_empty()
+        && !is_media(request.common(Common::ContentType).unwrap_or_default(), "application/json")
+    {
         let why = "without a token, a body must say that it is JSON: send `Content-Type: application/json`";
         return Err(Fault::new(Code::UnsupportedMediaType, why));
     }

@@ -11,7 +11,7 @@ use crate::ids::{SessionId, Uuid};
 use crate::limits::{BATCH_MAX, STREAM_RETRY};
 use crate::model::fault::{Code, Fault};
 use crate::model::protocol::{STATELESS, Version};
-use crate::wire::http_in::{Method, Request, is_media};
+use crate::wire::http_in::{Common, Method, Request, is_media};
 use crate::wire::http_out::Response;
 use crate::wire::json::{self, Json};
 use crate::wire::jsonrpc::{self, Message};
@@ -57,7 +57,7 @@ pub fn interpret<'a>(request: &Request<'a>, door: Door) -> Result<McpAsk<'a>, Re
 
 /// A page of another site may not speak here, whatever token it has got hold of.
 pub fn refuse_foreign_origin(request: &Request<'_>) -> Result<(), Response> {
-    let Some(origin) = request.header("origin") else { return Ok(()) };
+    let Some(origin) = request.common(Common::Origin) else { return Ok(()) };
     let text = std::str::from_utf8(origin).unwrap_or_default();
     let same = text.split_once("://").is_some_and(|(_, authority)| authority.eq_ignore_ascii_case(request.host()));
     if same || auth::is_local_origin(text) {
@@ -97,7 +97,7 @@ fn required_session(request: &Request<'_>) -> Result<SessionId, Response> {
 
 /// One that cannot be ours is as unknown as one that is not there any more.
 fn session(request: &Request<'_>) -> Result<Option<SessionId>, Response> {
-    let Some(raw) = request.header("mcp-session-id") else { return Ok(None) };
+    let Some(raw) = request.common(Common::McpSessionId) else { return Ok(None) };
     match Uuid::try_parse_ascii(raw) {
         Ok(uuid) => Ok(Some(SessionId(uuid))),
         Err(_) => Err(refuse(None, &Fault::new(Code::NotFound, "there is no such session: initialize again"))),
@@ -105,7 +105,7 @@ fn session(request: &Request<'_>) -> Result<Option<SessionId>, Response> {
 }
 
 fn version_of<'a>(request: &Request<'a>) -> Option<&'a str> {
-    std::str::from_utf8(request.header("mcp-protocol-version")?).ok()
+    std::str::from_utf8(request.common(Common::McpProtocolVersion)?).ok()
 }
 
 fn takes(request: &Request<'_>) -> Result<Takes, Response> {
@@ -122,7 +122,11 @@ fn takes(request: &Request<'_>) -> Result<Takes, Response> {
 
 /// Whether JSON is accepted, and whether events are. Whoever does not say takes everything.
 fn accepted_of(request: &Request<'_>) -> [bool; 2] {
-    let Some(accept) = request.header("accept") else { return [true, true] };
+    let Some(accept) = request.common(Common::Accept) else { return [true, true] };
+    // As the specification writes it, and nearly everybody after it.
+    if accept == b"application/json, text/event-stream" {
+        return [true, true];
+    }
     let mut accepted = [false, false];
     for range in accept.split(|byte| *byte == b',') {
         let essence = range.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
@@ -137,7 +141,7 @@ fn is_within(essence: &[u8], media: &str, family: &[u8]) -> bool {
 }
 
 fn body_text<'a>(request: &Request<'a>) -> Result<&'a str, Response> {
-    if !is_media(request.header("content-type").unwrap_or_default(), JSON) {
+    if !is_media(request.common(Common::ContentType).unwrap_or_default(), JSON) {
         let fault = Fault::new(Code::UnsupportedMediaType, "Content-Type: must be application/json");
         return Err(refuse(None, &fault));
     }

@@ -18,7 +18,7 @@ use crate::limits::{UPGRADE_PATH_MAX, WAIT_MS};
 use crate::model::external::ProjectId;
 use crate::model::fault::{Code, Fault, Outcome};
 use crate::model::principal::Principal;
-use crate::wire::http_in::{Method, Request, is_media};
+use crate::wire::http_in::{Common, Method, Request, is_media};
 use crate::wire::http_out::Response;
 use crate::wire::json::Json;
 
@@ -37,7 +37,7 @@ impl<'a> Incoming<'_, 'a> {
     }
 
     pub(super) fn body(&self) -> Result<&'a [u8], Fault> {
-        match self.request.header("content-type") {
+        match self.request.common(Common::ContentType) {
             Some(media) if !is_media(media, JSON) => {
                 Err(Fault::new(Code::UnsupportedMediaType, format!("the body must be {JSON}")))
             }
@@ -112,7 +112,7 @@ pub fn import<'a>(mut incoming: Incoming<'_, 'a>) -> Asked<'a> {
         None => None,
     };
     incoming.who.may_place_in(project.as_ref())?;
-    let is_archive = match incoming.request.header("content-type") {
+    let is_archive = match incoming.request.common(Common::ContentType) {
         None => false,
         Some(media) if is_media(media, JSON) => false,
         Some(media) if is_media(media, ZIP) => true,
@@ -163,7 +163,7 @@ pub fn logs<'a>(server: ServerRef, mut incoming: Incoming<'_, 'a>) -> Asked<'a> 
     let (tail, since_unix_ms) = (query.count("tail")?, query.time("since")?);
     // A HEAD has no body for a stream to come in.
     let follow = query.flag("follow")? && incoming.request.method != Method::Head;
-    let format = log_format(incoming.request.header("accept"));
+    let format = log_format(incoming.request.common(Common::Accept));
     incoming.asks(Ask::Logs { server, tail, since_unix_ms, follow, format })
 }
 

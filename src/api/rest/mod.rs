@@ -20,7 +20,7 @@ use crate::api::route::{self, Found, Member, Reader, Row};
 use crate::model::external::ProjectId;
 use crate::model::fault::{Fault, Outcome};
 use crate::model::principal::{Need, Principal};
-use crate::wire::http_in::Request;
+use crate::wire::http_in::{Common, Request};
 use crate::wire::http_out::Response;
 
 #[derive(Debug)]
@@ -167,7 +167,7 @@ fn recognise(
     shown: &mut Shown,
     need: Need,
 ) -> Result<Principal, Fault> {
-    match (peer, request.header("authorization")) {
+    match (peer, request.common(Common::Authorization)) {
         (Peer::Scraper, None) if need == Need::Scrape => {
             auth::refuse_foreign_pages(request, *peer)?;
             Ok(Principal::scraper())

@@ -14,7 +14,7 @@ use crate::limits::{OAUTH_KEYS_EVERY, OAUTH_KEYS_PAUSE, OAUTH_RETRY_PAUSE, OAUTH
 use crate::model::fault::{Code, Fault};
 use crate::sandbox::image::registry::proxy::Proxies;
 use crate::wire::http::url::Url;
-use crate::wire::http_in::Request;
+use crate::wire::http_in::{Common, Request};
 pub use fetch::Server;
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -80,7 +80,7 @@ impl AuthServer {
         tokens: &Tokens,
         now: Now,
     ) -> Look {
-        let Some(header) = request.header("authorization") else { return Look::Done };
+        let Some(header) = request.common(Common::Authorization) else { return Look::Done };
         if shown.is_same(header, tokens) {
             let Some(grant) = shown.grant() else { return Look::Done };
             if self.verifier.holds(grant, &request.path, now.unix_ms).is_ok() {
