@@ -24,7 +24,7 @@ use crate::os::event_loop::token::EventSource;
 use crate::os::logs::audit::Audit;
 use crate::os::net::client::{Client, Doing, ReadOutcome, Via};
 use crate::os::net::clients::imports::Imports;
-use crate::os::net::clients::requests::{admissible, look_at_bearer, note_denied};
+use crate::os::net::clients::requests::{admissible, look_at_bearer, note_denied, write_down};
 use crate::os::net::descriptors::Descriptors;
 use crate::os::net::holding::{Holding, Strangers};
 use crate::os::net::oauth::{self, AuthServer, Look};
@@ -321,12 +321,13 @@ impl Clients {
     // --- out --------------------------------------------------------------------------------------------------------
 
     pub fn answer(&mut self, id: ConnId, answer: Answer, core: &mut Core, shares: &mut Shares, now: Now) {
-        if let Some(client) = self.map.get_mut(&id) {
-            audit::keep_what_was_done(&mut client.drafts, &answer);
+        let Some(client) = self.map.get_mut(&id) else { return };
+        audit::keep_what_was_done(&mut client.drafts, &answer);
+        write_down(&mut self.audit, client, audit::outcome(&answer), now);
+        if client.doing == Doing::Closed {
+            return;
         }
-        self.note(id, audit::outcome(&answer), now);
         let (streams, refuse) = refusals::without_room(&answer);
-        let Some(client) = self.map.get_mut(&id).filter(|client| client.doing != Doing::Closed) else { return };
         let response = rest::render(answer);
         let fits = match streams {
             true => client.holding.open_stream(shares),
@@ -334,7 +335,10 @@ impl Clients {
         };
         match (fits, streams) {
             (Ok(()), true) => self.open_stream(id, &response, now),
-            (Ok(()), false) => self.respond(id, response, shares, now),
+            (Ok(()), false) => {
+                put_answer(client, response, self.heads.at(now.unix_ms), shares, now);
+                self.touched.push(id);
+            }
             (Err(short), false) => self.respond(id, refuse(short), shares, now),
             (Err(short), true) => {
                 self.respond(id, refuse(short), shares, now);
@@ -345,20 +349,8 @@ impl Clients {
 
     fn respond(&mut self, id: ConnId, response: Response, shares: &mut Shares, now: Now) {
         let Some(client) = self.map.get_mut(&id).filter(|client| client.doing != Doing::Closed) else { return };
-        let framing = Framing { keep_alive: client.keep_alive, head_only: client.head_only, http10: client.http10 };
-        http_out::write_response(&mut client.out, response, self.heads.at(now.unix_ms), framing);
+        put_answer(client, response, self.heads.at(now.unix_ms), shares, now);
         self.touched.push(id);
-        if client.keep_alive {
-            client.doing = Doing::Reading;
-            client.parser.finish();
-        } else {
-            client.doing = Doing::Closing;
-            client.parser = Parser::default();
-        }
-        client.rearm(now.mono_ms);
-        if client.holding.has_memory() {
-            _ = client.count(shares);
-        }
     }
 
     /// The answer begins, and goes on with `event` until one side ends it.
@@ -461,17 +453,7 @@ impl Clients {
         if client.doing == Doing::Closed {
             self.remove(id, shares);
         } else {
-            self.arm(id);
-        }
-    }
-
-    fn arm(&mut self, id: ConnId) {
-        let client = self.map.get_mut(&id).expect("it was just written to");
-        if let Some(at) = client.deadline_ms
-            && client.armed_ms.is_none_or(|armed| at < armed)
-        {
-            client.armed_ms = Some(at);
-            self.deadlines.push(Reverse((at, id)));
+            arm(client, &mut self.deadlines);
         }
     }
 
@@ -491,7 +473,7 @@ impl Clients {
             client.armed_ms = None;
             match client.deadline_ms {
                 Some(deadline) if deadline <= now.mono_ms => self.too_slow(id, core, shares, now),
-                Some(_) => self.arm(id),
+                Some(_) => arm(client, &mut self.deadlines),
                 None => {}
             }
         }
@@ -542,5 +524,32 @@ impl Clients {
     /// The daemon leaves: whoever still waits has nothing to wait for.
     pub fn unanswered(&self) -> usize {
         self.map.values().filter(|client| client.has_backlog()).count()
+    }
+}
+
+/// The whole answer, behind what is still to go out.
+fn put_answer(client: &mut Client, response: Response, start: &HeadStart, shares: &mut Shares, now: Now) {
+    let framing = Framing { keep_alive: client.keep_alive, head_only: client.head_only, http10: client.http10 };
+    http_out::write_response(&mut client.out, response, start, framing);
+    if client.keep_alive {
+        client.doing = Doing::Reading;
+        client.parser.finish();
+    } else {
+        client.doing = Doing::Closing;
+        client.parser = Parser::default();
+    }
+    client.rearm(now.mono_ms);
+    if client.holding.has_memory() {
+        _ = client.count(shares);
+    }
+}
+
+/// Its deadline is looked at in time; one that has moved on is left where it is until then.
+fn arm(client: &mut Client, deadlines: &mut BinaryHeap<Reverse<(u64, ConnId)>>) {
+    if let Some(at) = client.deadline_ms
+        && client.armed_ms.is_none_or(|armed| at < armed)
+    {
+        client.armed_ms = Some(at);
+        deadlines.push(Reverse((at, client.id)));
     }
 }

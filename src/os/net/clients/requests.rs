@@ -105,7 +105,7 @@ impl Clients {
                             self.touched.push(id);
                         }
                         core.handle(Input::Asked { conn: id, who, ask }, now);
-                        return self.forget_request(id, shares);
+                        return forget_request(client, shares);
                     }
                     Next::LookUp(wants) => {
                         client.doing = Doing::LookingUp;
@@ -130,14 +130,14 @@ impl Clients {
                         Err(refusal) => refusal,
                         Ok(()) => {
                             self.upgrades.push((id, program));
-                            return self.forget_request(id, shares);
+                            return forget_request(client, shares);
                         }
                     }
                 }
             },
             Ok(Interpreted::Audit { who, query }) => match client.holding.belongs_to(&who, shares) {
                 Err(short) => rest::refuse(&overloaded(short)),
-                Ok(()) if self.audit.ask(id, query) => return self.forget_request(id, shares),
+                Ok(()) if self.audit.ask(id, query) => return forget_request(client, shares),
                 Ok(()) => {
                     let why = "too many others read the audit log just now";
                     rest::refuse(&Fault::new(Code::Unavailable, why).retry_after_ms(1_000))
@@ -173,10 +173,8 @@ impl Clients {
 
     /// The lines that waited for this outcome.
     pub(super) fn note(&mut self, id: ConnId, outcome: AuditOutcome, now: Now) {
-        let Some(client) = self.map.get_mut(&id).filter(|client| !client.drafts.is_empty()) else { return };
-        let source = client.source();
-        for draft in std::mem::take(&mut client.drafts) {
-            self.audit.write(draft.line(outcome, source.clone(), now.unix_ms));
+        if let Some(client) = self.map.get_mut(&id) {
+            write_down(&mut self.audit, client, outcome, now);
         }
     }
 
@@ -201,12 +199,22 @@ impl Clients {
     pub fn close_audit(&mut self) {
         self.audit.close();
     }
+}
 
-    /// What the core has read of a request it has kept: the bytes make room for others while the client waits.
-    fn forget_request(&mut self, id: ConnId, shares: &mut Shares) {
-        let client = self.map.get_mut(&id).expect("it is being served");
-        client.parser.finish();
-        client.count(shares).expect("a buffer that shrinks fits");
+/// What the core has read of a request it has kept: the bytes make room for others while the client waits.
+fn forget_request(client: &mut Client, shares: &mut Shares) {
+    client.parser.finish();
+    client.count(shares).expect("a buffer that shrinks fits");
+}
+
+/// The lines of the audit log that waited for this outcome.
+pub(super) fn write_down(audit: &mut Audit, client: &mut Client, outcome: AuditOutcome, now: Now) {
+    if client.drafts.is_empty() {
+        return;
+    }
+    let source = client.source();
+    for draft in std::mem::take(&mut client.drafts) {
+        audit.write(draft.line(outcome, source.clone(), now.unix_ms));
     }
 }
 
