@@ -452,10 +452,26 @@ fn plain_by_blocks(bytes: &[u8]) -> (usize, Encoding) {
         }
         (at, all) = (at + 64, block.iter().fold(all, |all, byte| all | byte));
     }
-    let rest = &bytes[at..];
-    let rest = &rest[..rest.iter().position(|byte| is_special(*byte)).unwrap_or(rest.len())];
-    let all = rest.iter().fold(all, |all, byte| all | byte);
-    (at + rest.len(), if all.is_ascii() { Encoding::Ascii } else { Encoding::Unknown })
+    let (rest, encoding) = plain_by_words(&bytes[at..]);
+    (at + rest, if all.is_ascii() { encoding } else { Encoding::Unknown })
+}
+
+/// What is left after the blocks, or of one in which there is something special.
+#[inline(always)]
+fn plain_by_words(bytes: &[u8]) -> (usize, Encoding) {
+    let (mut at, mut all) = (0, 0);
+    let (words, rest) = bytes.as_chunks::<8>();
+    for word in words {
+        let word = u64::from_le_bytes(*word);
+        all |= word;
+        if let Some(found) = special_of(word) {
+            return (at + found, if all & HIGH == 0 { Encoding::Ascii } else { Encoding::Unknown });
+        }
+        at += 8;
+    }
+    let length = rest.iter().position(|byte| is_special(*byte)).unwrap_or(rest.len());
+    let is_ascii = all & HIGH == 0 && rest[..length].is_ascii();
+    (at + length, if is_ascii { Encoding::Ascii } else { Encoding::Unknown })
 }
 
 fn is_special(byte: u8) -> bool {
