@@ -41,6 +41,14 @@ impl Common {
     }
 }
 
+/// Whether `value`, of a Content-Type, names this media type, with whatever parameters.
+pub fn is_media(value: &[u8], media: &str) -> bool {
+    let is_it = |essence: &[u8]| essence.eq_ignore_ascii_case(media.as_bytes());
+    // Nearly everybody writes it as we do.
+    value == media.as_bytes()
+        || value.split(|byte| *byte == b';').next().is_some_and(|essence| is_it(essence.trim_ascii()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

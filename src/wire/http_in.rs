@@ -7,7 +7,7 @@
 use crate::limits::{BODY_MAX, BUFFER_KEPT_MAX, EMPTY_LINES_MAX, HEAD_MAX, HEADERS_MAX, REQUEST_LINE_MAX, TARGET_MAX};
 use crate::model::fault::{Code, Fault};
 use crate::wire::chunked::{Chunks, body_too_large};
-pub use crate::wire::common_fields::Common;
+pub use crate::wire::common_fields::{Common, is_media};
 use crate::wire::fields::{Block, bad, line_end, number};
 use crate::wire::known_head::KnownHead;
 use crate::wire::target::{self, Part, unescape};
@@ -82,11 +82,9 @@ pub struct Request<'a> {
     host: &'a str,
     head: &'a [u8],
     fields: &'a [Field],
-    common: &'a CommonFields,
+    /// Where the first of each stands.
+    common: &'a [Option<Span>; Common::COUNT],
 }
-
-/// Where the first of each stands.
-type CommonFields = [Option<Span>; Common::COUNT];
 
 impl<'a> Request<'a> {
     /// The first value of this field, without the spaces around it.
@@ -141,14 +139,6 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Whether `value`, of a Content-Type, names this media type, with whatever parameters.
-pub fn is_media(value: &[u8], media: &str) -> bool {
-    let is_it = |essence: &[u8]| essence.eq_ignore_ascii_case(media.as_bytes());
-    // Nearly everybody writes it as we do.
-    value == media.as_bytes()
-        || value.split(|byte| *byte == b';').next().is_some_and(|essence| is_it(essence.trim_ascii()))
-}
-
 /// The parser of one connection. Offsets count from the first byte of the current request.
 #[derive(Clone, Default, Serialize, Deserialize)]
 pub struct Parser {
@@ -158,7 +148,7 @@ pub struct Parser {
     state: State,
     head: Head,
     fields: Vec<Field>,
-    common: CommonFields,
+    common: [Option<Span>; Common::COUNT],
     /// What all of these were found in, if they can be true of the next request too.
     known: KnownHead,
     /// Of the request that was refused, if it was read so far.
@@ -461,7 +451,7 @@ impl Parser {
             name: Span::within(raw, field.name.as_bytes()),
             value: Span::within(raw, field.value),
         }));
-        self.common = CommonFields::default();
+        self.common = Default::default();
         for field in &self.fields {
             if let Some(common) = Common::of(field.name.of(raw)) {
                 self.common[common as usize].get_or_insert(field.value);

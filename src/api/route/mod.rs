@@ -22,6 +22,7 @@ use crate::model::external::{ExternalId, ProjectId};
 use crate::model::fault::{Code, Fault};
 use crate::model::principal::Need;
 use crate::wire::http_in::Method;
+use memchr::memchr;
 
 pub const SERVERS: &str = "/api/v1/mcp/servers";
 /// The same under its other name.
@@ -276,7 +277,7 @@ impl ::core::fmt::Debug for Row {
 fn member_of<'p>(base: &str, path: &'p str) -> Option<(&'p str, &'p str)> {
     let inner =
         path.strip_prefix(base)?.strip_prefix('/').filter(|inner| !inner.starts_with('/') && !inner.is_empty())?;
-    Some(inner.split_at(inner.find('/').unwrap_or(inner.len())))
+    Some(inner.split_at(memchr(b'/', inner.as_bytes()).unwrap_or(inner.len())))
 }
 
 fn server_ref(id: &str) -> Result<ServerRef, Fault> {

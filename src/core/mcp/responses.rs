@@ -72,7 +72,7 @@ impl Replies<'_> {
         let post = self.mcp.posts.remove(&id).expect("just seen");
         if let Some(conn) = post.conn {
             self.effects.deadlines.cancel(Timer::Stream(conn));
-            let before = format!(r#"{{"jsonrpc":"2.0","id":{request},"result":"#);
+            let before = [r#"{"jsonrpc":"2.0","id":"#, request, r#","result":"#].concat();
             self.clients.answer(conn, Answer::McpResult { before, result: result.into_owned() }, self.effects);
         }
     }
