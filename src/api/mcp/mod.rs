@@ -140,15 +140,14 @@ fn is_within(essence: &[u8], media: &str, family: &[u8]) -> bool {
     essence.eq_ignore_ascii_case(media.as_bytes()) || essence == b"*/*" || essence == family
 }
 
-fn body_text<'a>(request: &Request<'a>) -> Result<&'a str, Response> {
+fn body<'a>(request: &Request<'a>) -> Result<&'a [u8], Response> {
     if !is_media(request.common(Common::ContentType).unwrap_or_default(), JSON) {
         let fault = Fault::new(Code::UnsupportedMediaType, "Content-Type: must be application/json");
         return Err(refuse(None, &fault));
     }
-    let text = std::str::from_utf8(request.body).map_err(|_| not_json("it is not UTF-8"))?;
-    match text.trim_ascii_start().is_empty() {
+    match request.body.trim_ascii_start().is_empty() {
         true => Err(not_json("it is empty")),
-        false => Ok(text),
+        false => Ok(request.body),
     }
 }
 
@@ -156,17 +155,24 @@ fn not_json(why: &str) -> Response {
     error(400, None, PARSE_ERROR, &format!("the body is not valid JSON: {why}"), None)
 }
 
-fn one_message(text: &str) -> Result<Message<'_>, Response> {
-    match jsonrpc::parse(text.as_bytes()) {
+/// What is wrong with a body that was not understood; `otherwise`, if it is JSON all the same.
+fn misread(body: &[u8], otherwise: impl FnOnce() -> Response) -> Response {
+    match std::str::from_utf8(body).map(serde_json::from_str::<serde::de::IgnoredAny>) {
+        Err(_) => not_json("it is not UTF-8"),
+        Ok(Err(e)) => not_json(&e.to_string()),
+        Ok(Ok(_)) => otherwise(),
+    }
+}
+
+/// Whatever is read of it is UTF-8.
+fn one_message(body: &[u8]) -> Result<Message<'_>, Response> {
+    match jsonrpc::parse(body) {
         Some(Message::Stray) => {
             let message = "this is no JSON-RPC request, notification or reply to one of ours";
             Err(error(400, None, INVALID_REQUEST, message, None))
         }
         Some(message) => Ok(message),
-        None => match serde_json::from_str::<serde::de::IgnoredAny>(text) {
-            Ok(_) => Err(error(400, None, INVALID_REQUEST, "a JSON-RPC message is an object", None)),
-            Err(e) => Err(not_json(&e.to_string())),
-        },
+        None => Err(misread(body, || error(400, None, INVALID_REQUEST, "a JSON-RPC message is an object", None))),
     }
 }
 
@@ -174,29 +180,26 @@ fn one_message(text: &str) -> Result<Message<'_>, Response> {
 
 fn post<'a>(request: &Request<'a>) -> Result<McpAsk<'a>, Response> {
     let takes = takes(request)?;
-    let text = body_text(request)?;
+    let body = body(request)?;
     let named = version_of(request).map(|name| (name, Version::of(name)));
     if let Some((name, None)) = named {
-        return stateless(request, text, takes, Some(name));
+        return stateless(request, body, takes, Some(name));
     }
-    if text.trim_ascii_start().starts_with('[') {
-        return batch(request, text, takes);
+    if body.trim_ascii_start().starts_with(b"[") {
+        return batch(request, body, takes);
     }
-    let message = one_message(text)?;
+    let message = one_message(body)?;
     let session = session(request)?;
-    if session.is_none() && named.is_none() && memchr::memmem::find(text.as_bytes(), VERSION_KEY.as_bytes()).is_some() {
-        return stateless(request, text, takes, None);
+    if session.is_none() && named.is_none() && memchr::memmem::find(body, VERSION_KEY.as_bytes()).is_some() {
+        return stateless(request, body, takes, None);
     }
     Ok(McpAsk::Post { session, takes, batch: false, messages: vec![message] })
 }
 
-fn batch<'a>(request: &Request<'a>, text: &'a str, takes: Takes) -> Result<McpAsk<'a>, Response> {
+fn batch<'a>(request: &Request<'a>, body: &'a [u8], takes: Takes) -> Result<McpAsk<'a>, Response> {
     let (mut items, mut count) = (Vec::new(), 0);
-    for item in json::items(text.as_bytes()) {
-        let item = item.map_err(|_| match serde_json::from_str::<serde::de::IgnoredAny>(text) {
-            Err(e) => not_json(&e.to_string()),
-            Ok(_) => not_json("a key escapes half a character"),
-        })?;
+    for item in json::items(body) {
+        let item = item.map_err(|_| misread(body, || not_json("a key escapes half a character")))?;
         count += 1;
         // The others are only counted: a body has room for millions of them.
         items.extend((count <= BATCH_MAX).then_some(item));
@@ -208,7 +211,7 @@ fn batch<'a>(request: &Request<'a>, text: &'a str, takes: Takes) -> Result<McpAs
         return Err(error(406, None, INVALID_REQUEST, "Accept: a batch is answered by text/event-stream", None));
     }
     let session = Some(required_session(request)?);
-    let messages = items.into_iter().map(|item| one_message(item.get())).collect::<Result<Vec<_>, _>>()?;
+    let messages = items.into_iter().map(|item| one_message(item.get().as_bytes())).collect::<Result<Vec<_>, _>>()?;
     Ok(McpAsk::Post { session, takes, batch: true, messages })
 }
 
@@ -216,7 +219,7 @@ fn old_post<'a>(request: &Request<'a>) -> Result<McpAsk<'a>, Response> {
     let session = request.query_pairs().find(|(name, _)| name == "session");
     let session = session.and_then(|(_, value)| Uuid::try_parse(&value).ok()).map(SessionId);
     let session = session.ok_or_else(|| error(400, None, INVALID_REQUEST, "session: is missing in the query", None))?;
-    let message = one_message(body_text(request)?)?;
+    let message = one_message(body(request)?)?;
     Ok(McpAsk::OldPost { session, message })
 }
 
@@ -237,11 +240,11 @@ struct Meta<'a> {
 
 fn stateless<'a>(
     request: &Request<'a>,
-    text: &'a str,
+    body: &'a [u8],
     takes: Takes,
     header: Option<&str>,
 ) -> Result<McpAsk<'a>, Response> {
-    let (id, method, params) = match one_message(text)? {
+    let (id, method, params) = match one_message(body)? {
         Message::Request { id, method, params } => (id, method, params),
         // Closing the stream is how a request is cancelled; there is nothing else to tell.
         Message::Notification { .. } => return Err(accepted()),
