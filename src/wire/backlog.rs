@@ -61,6 +61,10 @@ impl Backlog {
 
     /// The same without what is there for others too, of which only the place counts.
     pub fn own_len(&self) -> usize {
+        // As nearly always, when this is asked.
+        if self.is_empty() {
+            return 0;
+        }
         let own = |part: &Part| match part {
             Part::Own(bytes) => bytes.len(),
             Part::Shared(_) => size_of::<Part>(),

@@ -201,10 +201,8 @@ impl Reactor {
     /// `now` is the last turn's: a deadline may be late by what that took, and rings then.
     fn sleep_for(&mut self, now: Now) -> io::Result<Option<Duration>> {
         // What the last phase gave the core to do counts too: a client that was dropped may have freed another's slot.
-        if !self.unaccepted.is_empty() {
-            return Ok(Some(Duration::ZERO));
-        }
-        if self.clients.has_runnable()
+        if !self.unaccepted.is_empty()
+            || self.clients.has_runnable()
             || self.instances.ports.has_runnable()
             || self.core.has_output()
             || self.links.has_runnable()
@@ -228,8 +226,10 @@ impl Reactor {
             self.leave_by_ms,
             self.upgrade.next_deadline(),
         ];
-        if let Some(due_ms) = due.into_iter().flatten().min() {
-            self.alarm.set(due_ms, now.mono_ms)?;
+        // A fold of numbers: of nearly all there is none, and this is asked in every turn.
+        let first_ms = due.iter().fold(u64::MAX, |first_ms, due_ms| first_ms.min(due_ms.unwrap_or(u64::MAX)));
+        if first_ms != u64::MAX {
+            self.alarm.set(first_ms, now.mono_ms)?;
         }
         Ok(None)
     }
