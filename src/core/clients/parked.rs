@@ -32,6 +32,26 @@ pub enum WaitOn {
     Project,
 }
 
+impl WaitOn {
+    /// Does a deadline of the client's own end it? Else what it waits for has one, or nothing ends it but the client.
+    pub fn has_deadline(self) -> bool {
+        match self {
+            WaitOn::Stored(_)
+            | WaitOn::Ready { .. }
+            | WaitOn::Down(_)
+            | WaitOn::Gone(_)
+            | WaitOn::Advertised(_)
+            | WaitOn::Project => true,
+            WaitOn::Reply(_)
+            | WaitOn::Revoked
+            | WaitOn::Log(_)
+            | WaitOn::News
+            | WaitOn::Post(_)
+            | WaitOn::GetStream(_) => false,
+        }
+    }
+}
+
 /// What a client has done to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Hand {

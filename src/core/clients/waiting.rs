@@ -20,16 +20,18 @@ impl Clients {
     }
 
     pub fn park_until(&mut self, conn: ConnId, on: WaitOn, until_ms: u64, effects: &mut Effects) {
+        debug_assert!(on.has_deadline(), "{on:?}");
         self.parked.park(conn, on);
         effects.deadlines.set(Timer::Client(conn), until_ms);
     }
 
     /// Gives a waiting client its one answer. One that is gone, or has had it, gets nothing.
     pub fn answer(&mut self, conn: ConnId, answer: Answer, effects: &mut Effects) {
-        if self.parked.release(conn).is_some() {
+        let Some(on) = self.parked.release(conn) else { return };
+        if on.has_deadline() {
             effects.deadlines.cancel(Timer::Client(conn));
-            effects.outputs.push_back(Output::Answer { conn, answer });
         }
+        effects.outputs.push_back(Output::Answer { conn, answer });
     }
 
     /// It has waited for something without a deadline, or is about to have another.

@@ -258,8 +258,9 @@ impl Mcp {
                 Resource::Memory,
                 rounds.kept_bytes(),
             );
+            // Between two rounds it has one without being a call.
+            effects.deadlines.cancel(Timer::Call(call));
         }
-        effects.deadlines.cancel(Timer::Call(call));
         if let Some(session) = forwarded.session.and_then(|id| self.sessions.get_mut(id)) {
             session.calls.retain(|other| *other != call);
             session.used_ms = effects.now.mono_ms;
