@@ -430,7 +430,7 @@ impl World {
                 Output::Discard { instance } => self.discarded(instance),
                 Output::Write { instance, bytes, .. } => self.writes(instance, &bytes),
                 Output::Reply { .. } => panic!("no server has asked anything"),
-                Output::Store { seq, op } => self.store(seq, op),
+                Output::Store { seq, op } => self.store(seq, *op),
                 Output::KeepDecisions { version, .. } => {
                     self.core.handle(Input::DecisionsKept { version, outcome: Ok(()) }, self.now);
                 }

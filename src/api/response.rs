@@ -47,7 +47,7 @@ pub enum Answer {
     /// Providers by name, with the reason why one is not usable.
     Ready { ready: bool, reasons: Vec<String>, providers: Vec<(String, Option<String>)> },
     /// The only time the token itself is seen.
-    TokenCreated { token: Token, secret: String, rotated: bool },
+    TokenCreated { token: Box<Token>, secret: String, rotated: bool },
     Tokens(Vec<Token>),
     TokenRevoked,
     KeyRotated,

@@ -150,7 +150,7 @@ pub enum Output {
     LogRemove { server: ServerId },
 
     // --- the store
-    Store { seq: StoreSeq, op: StoreOp },
+    Store { seq: StoreSeq, op: Box<StoreOp> },
     /// Keep these on disk, in place of those before, until the store has them. `DecisionsKept` follows; there is never more
     /// than one on its way.
     KeepDecisions { version: u64, decisions: Vec<Decision> },

@@ -378,7 +378,7 @@ impl Stage {
                 Output::Signal { instance, signal: StopSignal::Term | StopSignal::Kill } => self.exit(instance),
                 Output::Connect { instance, endpoint, .. } => self.connect(instance, &endpoint.url),
                 Output::Store { seq, op } => {
-                    self.ops.push(op);
+                    self.ops.push(*op);
                     self.core.handle(Input::StoreDone { seq, outcome: self.stored.clone() }, self.now);
                 }
                 Output::RemoveVolumes { server, .. } => {

@@ -459,10 +459,10 @@ impl World {
                     assert!(self.removals.insert(server, name).is_none(), "volumes are removed once");
                 }
                 Output::Store { seq, op } => {
-                    if let StoreOp::InsertServer(row) = &op {
+                    if let StoreOp::InsertServer(row) = &*op {
                         self.lives.insert(row.definition.name.clone(), row.id);
                     }
-                    self.store.queue.push_back((seq, op));
+                    self.store.queue.push_back((seq, *op));
                 }
                 Output::KeepDecisions { version, decisions } => self.disk.begin(version, decisions, self.now),
                 Output::Exit => self.exited = true,

@@ -359,7 +359,7 @@ mod tests {
         let shown = json!({"name": "ci", "scopes": ["mcp:call"], "servers": [], "projects": [],
             "created_at": "1970-01-01T00:00:00.000Z", "expires_at": "1970-01-01T00:00:00.001Z", "last_used_at": null, "previous_until": "1970-01-01T00:00:00.002Z"});
         assert_eq!(body(&render(Answer::Tokens(vec![token.clone()]))), json!([shown]));
-        let created = render(Answer::TokenCreated { token, secret: "s".into(), rotated: false });
+        let created = render(Answer::TokenCreated { token: Box::new(token), secret: "s".into(), rotated: false });
         assert_eq!((created.status, header(&created, "Cache-Control")), (201, Some("no-store")));
         assert_eq!(body(&created)["token"], json!("s"));
     }

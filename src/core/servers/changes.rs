@@ -94,9 +94,7 @@ impl Core {
             }
             Pending::TokenInsert { token, secret, conn, rotates, .. } => {
                 match self.servers.token_stored(&token, rotates, &mut self.effects) {
-                    true => {
-                        self.answer(conn, Answer::TokenCreated { token: *token, secret, rotated: rotates.is_some() })
-                    }
+                    true => self.answer(conn, Answer::TokenCreated { token, secret, rotated: rotates.is_some() }),
                     false => self.refuse(conn, Fault::new(Code::NotFound, "the token was revoked meanwhile")),
                 }
             }
@@ -408,7 +406,7 @@ impl Core {
                 None => StoreOp::DeleteServer { id, volumes: None },
             };
             let seq = self.servers.outbox.issue(Pending::Reconcile { server: id });
-            self.effects.outputs.push_back(Output::Store { seq, op });
+            self.effects.outputs.push_back(Output::Store { seq, op: Box::new(op) });
         }
         for name in tokens {
             // As above.
@@ -421,7 +419,7 @@ impl Core {
                 None => StoreOp::DeleteToken { name: name.clone() },
             };
             let seq = self.servers.outbox.issue(Pending::ReconcileToken { name });
-            self.effects.outputs.push_back(Output::Store { seq, op });
+            self.effects.outputs.push_back(Output::Store { seq, op: Box::new(op) });
         }
         self.flush_projects();
         self.flush_records();
@@ -431,7 +429,7 @@ impl Core {
             let op =
                 StoreOp::SaveStatus { id, status: Box::new(server.stored_status(&self.peers.known[&server.main])) };
             let seq = self.servers.outbox.issue(Pending::Status { server: id });
-            self.effects.outputs.push_back(Output::Store { seq, op });
+            self.effects.outputs.push_back(Output::Store { seq, op: Box::new(op) });
         }
     }
 }

@@ -94,7 +94,7 @@ impl Servers {
     /// Asks the store for something, and remembers what for.
     pub fn issue(&mut self, pending: Pending, op: StoreOp, effects: &mut Effects) -> StoreSeq {
         let seq = self.outbox.issue(pending);
-        effects.outputs.push_back(Output::Store { seq, op });
+        effects.outputs.push_back(Output::Store { seq, op: Box::new(op) });
         seq
     }
 

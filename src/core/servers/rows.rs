@@ -63,7 +63,7 @@ impl Rows<'_> {
         self.servers.tokens.insert(token.clone());
         let id = self.effects.entropy.uuid();
         let seq = self.servers.outbox.issue(Pending::AdminToken);
-        self.effects.outputs.push_back(Output::Store { seq, op: StoreOp::InsertToken { id, token } });
+        self.effects.outputs.push_back(Output::Store { seq, op: Box::new(StoreOp::InsertToken { id, token }) });
     }
 
     fn admin_token(&self) -> Token {

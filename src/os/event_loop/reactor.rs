@@ -562,7 +562,7 @@ impl Reactor {
                 Output::Discard { instance } => self.instances.discard(instance, &mut self.shares, now),
                 Output::RemoveVolumes { server, name } => self.instances.remove_volumes(server, name),
                 Output::Store { seq, op } => {
-                    if let Some(outcome) = self.database.send(seq, op) {
+                    if let Some(outcome) = self.database.send(seq, *op) {
                         self.core.handle(Input::StoreDone { seq, outcome }, now);
                     }
                 }
