@@ -35,6 +35,7 @@ use crate::model::tally::CallOutcome;
 use crate::wire::json::Json;
 use std::sync::Arc;
 
+mod aggregate;
 mod calls;
 mod further;
 mod handshakes;
