@@ -29,8 +29,8 @@ pub fn create(body: &[u8], who: &Principal) -> Result<Ask<'static>, Fault> {
     let mut projects = Vec::new();
     fields.set("projects", &mut projects, &Vec::new(), |field| names(field, TOKEN_SERVERS_MAX, ProjectId::new))?;
     let lifetime_ms =
-        fields.take("expires").map(|field| field.parse(|text| duration(text, TOKEN_LIFE_MAX))).transpose()?;
-    let rate_limit = fields.take("rate_limit").map(rate_limit).transpose()?;
+        given(&mut fields, "expires").map(|field| field.parse(|text| duration(text, TOKEN_LIFE_MAX))).transpose()?;
+    let rate_limit = given(&mut fields, "rate_limit").map(rate_limit).transpose()?;
     fields.finish();
     Ok(Ask::TokenCreate { wanted: TokenWanted { name, scopes, servers, projects, lifetime_ms, rate_limit } })
 }
@@ -41,9 +41,15 @@ pub fn grace(body: &[u8]) -> Result<u64, Fault> {
         return Ok(0);
     }
     let mut fields = Fields::of(strict_json::object(body)?, &["grace"])?;
-    let grace_ms = fields.take("grace").map(|field| field.parse(|text| duration(text, TOKEN_GRACE_MAX))).transpose()?;
+    let grace_ms =
+        given(&mut fields, "grace").map(|field| field.parse(|text| duration(text, TOKEN_GRACE_MAX))).transpose()?;
     fields.finish();
     Ok(grace_ms.unwrap_or(0))
+}
+
+/// `null` is as if it was not there.
+fn given(fields: &mut Fields, key: &str) -> Option<Field> {
+    fields.take(key).filter(|field| !field.value.is_null())
 }
 
 fn duration(text: &str, most: Duration) -> Result<u64, String> {
@@ -56,7 +62,7 @@ fn duration(text: &str, most: Duration) -> Result<u64, String> {
 fn rate_limit(field: Field) -> Result<RateLimit, Fault> {
     let mut fields = field.object(&["per_second", "burst"])?;
     let per_second = fields.required("per_second")?.integer(1..=RATE_MAX)?;
-    let burst = fields.take("burst").map(|field| field.integer(1..=RATE_MAX)).transpose()?;
+    let burst = given(&mut fields, "burst").map(|field| field.integer(1..=RATE_MAX)).transpose()?;
     fields.finish();
     Ok(RateLimit { per_second, burst: burst.unwrap_or(per_second) })
 }

@@ -93,7 +93,7 @@ pub const DEFINITION: [Described; 28] = [
         "ports",
         "Ports of the host that lead to it: `HOST:CONTAINER`, `ADDRESS:HOST:CONTAINER`, or an object.",
         || {
-            let short = format!("^(({V4}|\\[[0-9a-fA-F:.]+\\]):)?{PORT}:{PORT}$");
+            let short = format!("^(({V4}|\\[{}\\]):)?{PORT}:{PORT}$", v6());
             let short = json!({"type": "string", "pattern": short, "examples": ["8080:80"]});
             json!({"type": "array", "maxItems": PORTS_MAX, "uniqueItems": true,
             "items": {"anyOf": [short, object(&PORT_MAPPING, &["host", "container"])]}})
@@ -105,7 +105,7 @@ pub const DEFINITION: [Described; 28] = [
         || json!({"type": "string", "pattern": format!("^[A-Za-z0-9_-]{{1,{NAME_MAX}}}$"), "examples": ["bridge"]}),
     ),
     field("egress", "The only destinations it may connect to: `HOST:PORT`, `ADDRESS[:PORT]`, `CIDR[:PORT]`.", || {
-        json!({"type": "array", "maxItems": EGRESS_MAX, "items": {"type": "string", "maxLength": STRING_MAX},
+        json!({"type": "array", "maxItems": EGRESS_MAX, "items": {"type": "string", "maxLength": STRING_MAX, "format": DESTINATION},
             "examples": [["db.example:5432", "10.0.0.0/8"]]})
     }),
     field("user", "`uid`, `uid:gid`, `name` or `name:group`; on the host's files `nobody` or 1000 and more.", || {
@@ -268,7 +268,7 @@ pub const TOKEN: [Described; 6] = [
     field("expires", "How long it is good, from now on; default: without end.", lifetime),
     field("rate_limit", "How many calls and lists it may make.", || {
         let count = json!({"type": "integer", "minimum": 1, "maximum": RATE_MAX});
-        json!({"type": "object", "properties": {"per_second": count, "burst": count}, "required": ["per_second"],
+        json!({"type": "object", "properties": {"per_second": count, "burst": or_null(count.clone())}, "required": ["per_second"],
             "additionalProperties": false, "examples": [{"per_second": 5}]})
     }),
 ];
@@ -296,14 +296,25 @@ pub fn project() -> Value {
 
 // --- kinds of values --------------------------------------------------------------------------------------------------
 
-const NO_NUL: &str = "^[^\\u0000]*$";
+/// What no pattern can say: a network has no bits beyond its prefix.
+const DESTINATION: &str = "egress-destination";
+pub const NO_NUL: &str = "^[^\\u0000]*$";
 /// One name of a path, with the slash before it; neither `.` nor `..`, and no control characters.
 const NAME: &str = "/(?!\\.{1,2}(/|:|$))[^/:\\u0000-\\u001f\\u007f-\\u009f]{1,255}";
-const NAME_WITH_COLON: &str = "/(?!\\.{1,2}(/|$))[^/\\u0000-\\u001f\\u007f-\\u009f]{1,255}";
+pub const NAME_WITH_COLON: &str = "/(?!\\.{1,2}(/|$))[^/\\u0000-\\u001f\\u007f-\\u009f]{1,255}";
 /// Before a path that must not be the kernel's, nor below what is mounted over every root.
 const KERNEL: &str = "(?!/(proc|sys|dev)(/|:|$))";
-const PORT: &str = "0*([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])";
-const V4: &str = "((25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])(\\.|(?=:))){4}";
+pub const PORT: &str = "0*([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])";
+const V4: &str = "((25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])\\.){3}(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
+
+/// Of eight groups, or of fewer with one `::`.
+fn v6() -> String {
+    let group = "[0-9a-fA-F]{1,4}";
+    let mut all = vec![format!("({group}:){{7}}{group}"), format!("({group}:){{1,7}}:"), format!(":(:{group}){{1,7}}")];
+    all.extend((1..=6).map(|left| format!("({group}:){{1,{left}}}(:{group}){{1,{}}}", 7 - left)));
+    all.push("::".to_string());
+    format!("({})", all.join("|"))
+}
 
 /// An object of these fields and no others. `null` stands for the default of all that are not required.
 pub fn object(fields: &[Described], required: &[&str]) -> Value {
@@ -358,7 +369,7 @@ pub fn server_name() -> Value {
         "examples": ["weather"]})
 }
 
-fn text(max: usize) -> Value {
+pub fn text(max: usize) -> Value {
     json!({"type": "string", "maxLength": max, "pattern": NO_NUL})
 }
 
@@ -370,7 +381,7 @@ fn integer<T: Serialize + Copy>(range: RangeInclusive<T>, default: T) -> Value {
     json!({"type": "integer", "minimum": range.start(), "maximum": range.end(), "default": default})
 }
 
-fn wait() -> Value {
+pub fn wait() -> Value {
     let (least, most) = WAIT_MS.into_inner();
     json!({"type": "integer", "minimum": least, "maximum": most})
 }

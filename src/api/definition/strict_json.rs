@@ -211,6 +211,12 @@ impl<'de> Visitor<'de> for Strict<'_> {
 
 // --- fields -------------------------------------------------------------------------------------------------------
 
+/// JSON knows no integers: `5.0` is 5, and some clients write it so. Beyond 2^53 nobody can say which one was meant.
+pub fn whole(number: f64) -> Option<u64> {
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    (number.fract() == 0.0 && (0.0..EXACT).contains(&number)).then_some(number as u64)
+}
+
 /// The members of an object, taken out one by one under the names it may have.
 #[derive(Debug)]
 pub struct Fields {
@@ -351,10 +357,12 @@ impl Field {
         T: TryFrom<u64> + PartialOrd + fmt::Display,
     {
         let Value::Number(number) = &self.value else { return Err(self.expected("an integer")) };
-        if number.is_f64() {
+        let is_float = number.is_f64();
+        let number = number.as_u64().or_else(|| whole(number.as_f64().filter(|_| is_float)?));
+        if number.is_none() && is_float {
             return Err(self.refuse("expected an integer, got a number with a fraction or out of all bounds"));
         }
-        let fits = number.as_u64().and_then(|number| T::try_from(number).ok()).filter(|number| range.contains(number));
+        let fits = number.and_then(|number| T::try_from(number).ok()).filter(|number| range.contains(number));
         fits.ok_or_else(|| self.refuse(format_args!("must be between {} and {}", range.start(), range.end())))
     }
 
@@ -564,7 +572,18 @@ mod tests {
     #[test]
     fn integers_are_whole_and_within_their_range() {
         assert_eq!(field(json!(3)).integer(1..=3u32).unwrap(), 3);
-        for value in [json!(0), json!(4), json!(-1), json!(1.0), json!(1.5), json!(u64::MAX), json!("2"), json!(null)] {
+        assert_eq!(field(json!(3.0)).integer(1..=3u32).unwrap(), 3);
+        for value in [
+            json!(0),
+            json!(4),
+            json!(4.0),
+            json!(-1.0),
+            json!(-1),
+            json!(1.5),
+            json!(u64::MAX),
+            json!("2"),
+            json!(null),
+        ] {
             assert!(field(value.clone()).integer(1..=3u32).is_err(), "{value}");
         }
     }

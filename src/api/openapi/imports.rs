@@ -11,7 +11,7 @@ pub fn document() -> Value {
     let with_values = json!({
         "title": "A document, and values for what it asks for", "required": ["document"], "additionalProperties": false,
         "properties": {
-            "document": {"type": ["object", "string"], "description": "The document, or its text, which may have comments."},
+            "document": {"type": ["object", "string"], "format": "client-configuration", "description": "The document, or its text, which may have comments."},
             "values": {"type": ["object", "null"], "additionalProperties": {"type": "string"},
                 "description": "By the name under which a value is asked for; `SERVER.NAME` is for that server alone."},
         },

@@ -10,7 +10,9 @@ use crate::api::definition::described;
 use crate::api::mcp::{self, Door};
 use crate::api::rest::asks::ZIP;
 use crate::api::route::{FAMILIES, Family, Kind, Media, MemberKind, Parameter, Path, Reader, Row, Success};
+use crate::limits::{NAME_MAX, SECRET_NAME_MAX};
 use crate::model::principal::Need;
+use crate::model::protocol::{STATELESS, Version};
 use crate::model::status::Status;
 use crate::wire::backlog::Shared;
 use crate::wire::http_in::Method;
@@ -118,7 +120,10 @@ fn path_parameters(member: MemberKind) -> Vec<Value> {
             {"$ref": "#/components/schemas/ServerName"}, {"type": "string", "format": "uuid"},
         ], "type": "string"})
     };
-    let text = |example: &str| json!({"type": "string", "examples": [example]});
+    let text = |pattern: String, example: &str| json!({"type": "string", "pattern": pattern, "examples": [example]});
+    let secret = format!("^[A-Za-z_][A-Za-z0-9_]{{0,{}}}$", SECRET_NAME_MAX - 1);
+    let product = format!("^[A-Za-z0-9_-][A-Za-z0-9_.-]{{0,{}}}$", NAME_MAX - 1);
+    let external = || json!({"examples": ["github"], "type": "string", "pattern": projects::external_name()});
     let project = || parameter("project", "The project, as its platform names it.", described::project());
     match member {
         MemberKind::Nothing => vec![],
@@ -128,11 +133,13 @@ fn path_parameters(member: MemberKind) -> Vec<Value> {
         }
         MemberKind::Project => vec![project()],
         MemberKind::ProjectServer => {
-            vec![project(), parameter("id", "The external server: its UUID or its name.", named("github"))]
+            vec![project(), parameter("id", "The external server: its UUID or its name.", external())]
         }
-        MemberKind::ProjectSecret => vec![project(), parameter("name", "The secret's name.", text("GITHUB_TOKEN"))],
+        MemberKind::ProjectSecret => {
+            vec![project(), parameter("name", "The secret's name.", text(secret, "GITHUB_TOKEN"))]
+        }
         MemberKind::Product => {
-            vec![project(), parameter("product", "The product, as its platform names it.", text("crm"))]
+            vec![project(), parameter("product", "The product, as its platform names it.", text(product, "crm"))]
         }
     }
 }
@@ -155,7 +162,8 @@ fn operation(family: &Family, row: &Row, path: &str) -> Value {
     if let Some(schema) = row.body {
         let reference = json!({"$ref": format!("#/components/schemas/{schema}")});
         let content = json!({"schema": reference, "examples": schemas::examples(schema)});
-        operation["requestBody"] = json!({"required": true, "content": {"application/json": content}});
+        let required = !["Rotation", "Upgrade"].contains(&schema);
+        operation["requestBody"] = json!({"required": required, "content": {"application/json": content}});
         if schema == "ImportDocument" {
             operation["requestBody"]["content"][ZIP] = json!({});
         }
@@ -215,9 +223,14 @@ fn parameter(parameter: &Parameter) -> Value {
         Kind::Count { default, max } => {
             (false, json!({"type": "integer", "minimum": 0, "maximum": max, "default": default}))
         }
-        Kind::Time => (false, json!({"type": "string", "format": "date-time", "examples": ["2026-02-17T10:00:00Z"]})),
+        Kind::Time => {
+            let since_1970 = "^(19[789][0-9]|[2-9][0-9]{3})-";
+            let examples = ["2026-02-17T10:00:00Z"];
+            (false, json!({"type": "string", "format": "date-time", "pattern": since_1970, "examples": examples}))
+        }
         Kind::Status => (false, json!({"type": "string", "enum": Status::ALL.map(Status::wire)})),
-        Kind::Text => (false, json!({"type": "string", "examples": ["weather"]})),
+        Kind::Text if parameter.name == "project" => (false, described::project()),
+        Kind::Text => (false, json!({"type": "string", "pattern": described::NO_NUL, "examples": ["weather"]})),
         Kind::Hex { bytes } => {
             let pattern = format!("^[0-9a-fA-F]{{{}}}$", 2 * bytes);
             (true, json!({"type": "string", "pattern": pattern, "examples": ["00".repeat(bytes)]}))
@@ -230,7 +243,8 @@ fn parameter(parameter: &Parameter) -> Value {
 /// What MCP puts into headers. Of a POST the session is required or not by what is posted.
 fn mcp_headers(row: &Row) -> impl Iterator<Item = Value> {
     const SESSION: &str = "The session, of those versions that have them; an `initialize` has none yet.";
-    const VERSION: &str = "The version that was agreed on, as in `2025-11-25`.";
+    const VERSION: &str = "The version that was agreed on, as in `2025-11-25`. Messages of `2026-07-28` say more about \
+        themselves: the same version in `_meta`, and `Mcp-Method`.";
     const LAST_EVENT: &str = "The last event that was seen of a stream that is to be resumed.";
     let known: &[(&str, &str, bool)] = match (row.reader, row.method) {
         (Reader::Mcp(Door::Main), Method::Get) => {
@@ -250,8 +264,16 @@ fn mcp_headers(row: &Row) -> impl Iterator<Item = Value> {
         ) => &[],
     };
     known.iter().map(|(name, about, required)| {
-        json!({"name": name, "in": "header", "required": required, "description": about, "schema": {"type": "string"}})
+        json!({"name": name, "in": "header", "required": required, "description": about, "schema": header(name)})
     })
+}
+
+fn header(name: &str) -> Value {
+    if name != VERSION_HEADER {
+        return json!({"type": "string"});
+    }
+    let versions = Version::ALL.map(Version::wire).into_iter().chain([STATELESS]);
+    json!({"type": "string", "enum": versions.collect::<Vec<_>>()})
 }
 
 const VERSION_HEADER: &str = "MCP-Protocol-Version";

@@ -1,9 +1,13 @@
 //! The components of the document that belong to projects: what clients send and what they get. Names of fields are those that
 //! their readers know; a test compares the two.
 
-use super::schemas::{Shown, amount, closed, text, texts, time};
-use crate::api::definition::described::or_null;
-use crate::limits::{NAME_MAX, RUN_ID_MAX, SECRET_VALUE_MAX, TOOL_NAME_MAX, WAIT_MS};
+use super::schemas::{Shown, amount, closed, text, time};
+use crate::api::definition::described::{self, NAME_WITH_COLON, NO_NUL, PORT, or_null};
+use crate::limits::{
+    BREAKER_ATTEMPTS, CMD_ARGS_MAX, DESCRIPTION_MAX, ENV_MAX, EXTERNAL_HEADERS_MAX, EXTERNALS_PER_PROJECT,
+    HEADER_VALUE_MAX, HEARTBEAT_MS, MAX_IN_FLIGHT_MAX, NAME_MAX, PATH_MAX, QUEUE_LIMIT, RUN_ID_MAX, SECRET_VALUE_MAX,
+    STRING_MAX, TOOL_NAME_MAX, URL_MAX, WAIT_MS,
+};
 use serde_json::{Map, Value, json};
 
 /// By name.
@@ -39,61 +43,157 @@ fn transport() -> Value {
 
 /// Of a server, in the order of `projects::fields::FIELDS`.
 fn fields() -> Map<String, Value> {
-    let values = json!({"type": "object", "additionalProperties": text()});
-    let count = |about: &str| json!({"type": "integer", "minimum": 1, "description": about});
+    let count =
+        |about: &str, most: u64| json!({"type": "integer", "minimum": 1, "maximum": most, "description": about});
+    let wait = |about: &str| count(about, *WAIT_MS.end());
+    let env = json!({"type": "object", "maxProperties": ENV_MAX, "additionalProperties": described::text(STRING_MAX),
+        "propertyNames": {"pattern": "^[A-Za-z_][A-Za-z0-9_]*$", "maxLength": PATH_MAX}});
+    let reserved =
+        format!("(?!([Mm][Cc][Pp]-|[Ss][Ee][Cc]-|[Ll][Aa][Ss][Tt]-|({})$))", RESERVED.map(either_case).join("|"));
+    let header = json!({"type": "string", "maxLength": HEADER_VALUE_MAX, "pattern": HEADER_VALUE});
+    let headers = json!({"type": "object", "maxProperties": EXTERNAL_HEADERS_MAX, "additionalProperties": header,
+        "propertyNames": {"pattern": format!("^{reserved}[A-Za-z0-9!#$%&'*+.^_`|~-]{{1,{NAME_MAX}}}$")}});
+    let path = format!("^(/|({NAME_WITH_COLON})+)$");
+    let (least, most) = HEARTBEAT_MS.into_inner();
+    let heartbeat =
+        or_null(json!({"type": "integer", "minimum": least, "maximum": most, "description": "Between signs of life."}));
     let auth = json!({
         "type": "object", "additionalProperties": false, "required": ["type", "token_url", "client_id", "client_secret"],
         "properties": {
-            "type": {"type": "string", "const": "client_credentials"}, "token_url": text(), "client_id": text(),
-            "client_secret": text(), "scope": text(), "resource": text(),
+            "type": {"type": "string", "const": "client_credentials"}, "token_url": url("https?"), "client_id": long(),
+            "client_secret": long(), "scope": or_null(long()), "resource": or_null(described::text(URL_MAX)),
         },
         "description": "A token is fetched from there, and renewed before it ends.",
     });
     let breaker = json!({"anyOf": [
         {"type": "object", "additionalProperties": false, "properties": {
-            "attempts": count("Failures in a row that open it."), "cooldown_ms": count("Until one trial."),
+            "attempts": or_null(count("Failures in a row that open it.", u64::from(*BREAKER_ATTEMPTS.end()))),
+            "cooldown_ms": or_null(wait("Until one trial.")),
         }},
-        {"type": "boolean", "const": false},
-    ], "description": "After so many failures nothing is tried for a while; `false`: it is tried without end."});
+        {"type": "boolean"},
+    ], "description": "After so many failures nothing is tried for a while; `false`: it is tried without end; `true`: the default."});
     let fields = json!({
-        "name": {"type": "string", "pattern": format!("^[A-Za-z0-9][A-Za-z0-9_-]{{0,{}}}$", NAME_MAX - 1),
-            "description": "Unique in the project.", "examples": ["github"]},
-        "description": text(),
+        "name": {"type": "string", "pattern": external_name(), "not": {"format": "uuid"}, "description": "Unique in the project.", "examples": ["github"]},
+        "description": described::text(DESCRIPTION_MAX),
         "transport": transport(),
         "enabled": {"type": "boolean", "default": true},
         "shared": {"type": "boolean", "default": true, "description": "One link for all sessions, or one for each."},
-        "command": {"type": "string", "description": "Of `stdio`: a program of the host, run in a sandbox."},
-        "args": texts(),
-        "env": values,
+        "command": {"type": "string", "minLength": 1, "maxLength": STRING_MAX, "pattern": NO_NUL, "description": "Of `stdio`: a program of the host, run in a sandbox."},
+        "args": {"type": "array", "maxItems": CMD_ARGS_MAX - 1, "items": long()},
+        "env": env,
         "isolation": {"type": "string", "enum": ["sandbox", "none"], "default": "sandbox"},
-        "network": text(),
-        "url": {"type": "string", "description": "Of `http`, `sse` and `ws`.", "examples": ["https://mcp.example/mcp"]},
-        "headers": values,
-        "tls_ca": {"type": "string", "description": "A file with the authorities that are trusted for it."},
+        "network": {"type": "string", "pattern": format!("^[A-Za-z0-9_-]{{1,{NAME_MAX}}}$")},
+        "url": {"type": "string", "maxLength": URL_MAX, "description": "Of `http`, `sse` and `ws`.", "examples": ["https://mcp.example/mcp"]},
+        "headers": headers,
+        "tls_ca": {"type": "string", "maxLength": PATH_MAX, "pattern": path, "description": "A file with the authorities that are trusted for it."},
         "auth": auth,
         "timeouts": {"type": "object", "additionalProperties": false,
-            "properties": {"request_ms": count("Of a call."), "startup_ms": count("Of a connection.")}},
+            "properties": {"request_ms": or_null(wait("Of a call.")), "startup_ms": or_null(wait("Of a connection."))}},
         "health": {"type": "object", "additionalProperties": false,
-            "properties": {"heartbeat_ms": count("Between signs of life."), "probe_timeout_ms": count("Of a probe.")}},
-        "max_in_flight": count("Calls that it has at once."),
-        "queue_max": count("Calls that may wait for their turn."),
+            "properties": {"heartbeat_ms": heartbeat, "probe_timeout_ms": or_null(wait("Of a probe."))}},
+        "max_in_flight": count("Calls that it has at once.", u64::from(MAX_IN_FLIGHT_MAX)),
+        "queue_max": count("Calls that may wait for their turn.", u64::from(QUEUE_LIMIT)),
         "breaker": breaker,
     });
     let Value::Object(fields) = fields else { unreachable!("an object was just made") };
+    let must = |name: &str| ["name", "transport"].contains(&name);
     fields
+        .into_iter()
+        .map(|(name, schema)| if must(&name) { (name, schema) } else { (name, or_null(schema)) })
+        .collect()
 }
+
+/// What each transport needs, and what it does not know; its fields stand beside the name, or in `config`.
+fn transports() -> Value {
+    let fields = fields();
+    let none = json!({"type": "null"});
+    let form = |title: &str, transports: &[&str], needs: (&str, Value), others: &[&str]| {
+        let (field, schema) = needs;
+        let transport = json!({"type": "string", "enum": transports});
+        let (mut beside, mut inner) =
+            (json!({field: schema, "config": {"type": "null"}, "transport": transport}), json!({}));
+        let mut nested = json!({"transport": transport});
+        for other in others {
+            beside[*other] = none.clone();
+        }
+        for (name, known) in fields.iter().filter(|(name, _)| !COLUMNS.contains(&name.as_str())) {
+            nested[name] = json!(false);
+            if !others.contains(&name.as_str()) {
+                inner[name] = if name == field { schema.clone() } else { known.clone() };
+            }
+        }
+        nested["config"] =
+            json!({"type": "object", "required": [field], "properties": inner, "additionalProperties": false});
+        [
+            json!({"title": title, "required": ["transport", field], "properties": beside}),
+            json!({"title": format!("{title}, as a row shows it"), "required": ["transport", "config"], "properties": nested}),
+        ]
+    };
+    let command = json!({"type": "string", "minLength": 1, "maxLength": STRING_MAX, "pattern": NO_NUL});
+    let of_program = ["command", "args", "env", "isolation", "network"];
+    let http = form("Over HTTP", &["http", "sse"], ("url", url("https?")), &of_program);
+    let ws = form("Over a WebSocket", &["ws"], ("url", url("wss?")), &of_program);
+    let of_remote = ["url", "headers", "tls_ca", "auth"];
+    let program = form("A program of the host", &["stdio"], ("command", command), &of_remote);
+    http.into_iter().chain(ws).chain(program).collect()
+}
+
+/// An address, or a text with `${NAME}` in it, which is looked at when it is filled in.
+fn url(schemes: &str) -> Value {
+    let address = format!("{schemes}://([A-Za-z0-9._-]+|\\[[A-Za-z0-9._:-]+\\])(:{PORT})?([/?#][!-~]*)?");
+    let template =
+        "[^\\u0000-\\u001f\\u007f-\\u009f]*\\$\\{[A-Za-z_][A-Za-z0-9_]{0,127}\\}[^\\u0000-\\u001f\\u007f-\\u009f]*";
+    json!({"type": "string", "maxLength": URL_MAX, "pattern": format!("^({address}|{template})$")})
+}
+
+fn long() -> Value {
+    described::text(STRING_MAX)
+}
+
+/// The name of an external server, as a pattern.
+pub fn external_name() -> String {
+    format!("^[A-Za-z0-9][A-Za-z0-9_.-]{{0,{}}}$", NAME_MAX - 1)
+}
+
+/// What rows have columns of their own for.
+const COLUMNS: [&str; 5] = ["name", "description", "transport", "enabled", "shared"];
+/// Headers that the transport sets itself.
+const RESERVED: [&str; 10] = [
+    "host",
+    "content-length",
+    "content-type",
+    "transfer-encoding",
+    "connection",
+    "upgrade",
+    "te",
+    "trailer",
+    "expect",
+    "accept",
+];
+
+fn either_case(word: &str) -> String {
+    let letter = |c: char| if c == '-' { "-".to_string() } else { format!("[{}{c}]", c.to_ascii_uppercase()) };
+    word.chars().map(letter).collect()
+}
+
+const HEADER_VALUE: &str = "^[^\\u0000-\\u0008\\u000a-\\u001f\\u007f-\\u009f]*$";
 
 fn definition() -> Value {
     json!({
         "type": "object", "required": ["name", "transport"], "properties": with_config(fields()), "additionalProperties": false,
+        "anyOf": transports(),
         "description": "How an MCP server is reached. `${NAME}` in args, env, url, headers and auth is filled in from the \
             project's secrets when the link is made.",
     })
 }
 
 fn change() -> Value {
+    let Value::Array(mut forms) = transports() else { unreachable!("an array was just made") };
+    forms.push(
+        json!({"title": "It is reached as before", "properties": {"transport": false, "config": {"type": "null"}}}),
+    );
     json!({
-        "type": "object", "properties": with_config(fields()), "additionalProperties": false,
+        "type": "object", "properties": with_config(fields()), "additionalProperties": false, "anyOf": forms,
         "description": "What is not given stays as it is, and `null` makes it the default again. Objects are changed member \
             by member; arrays are replaced.",
     })
@@ -125,10 +225,17 @@ fn secret_value() -> Value {
     json!({"type": "object", "required": ["value"], "properties": {"value": value}, "additionalProperties": false})
 }
 
+fn nameless() -> Value {
+    let mut fields = with_config(fields());
+    fields.remove("name");
+    json!({"type": "object", "required": ["transport"], "properties": fields, "additionalProperties": false,
+        "anyOf": transports(), "description": "As in a list, but for the name."})
+}
+
 fn manifest() -> Value {
-    let nameless =
-        json!({"type": "object", "required": ["transport"], "description": "As in a list, but for the name."});
-    let by_name = json!({"type": "object", "additionalProperties": nameless});
+    let nameless = nameless();
+    let by_name = json!({"type": "object", "additionalProperties": nameless, "maxProperties": EXTERNALS_PER_PROJECT,
+        "propertyNames": {"pattern": external_name()}});
     json!({
         "type": "object", "required": ["mcp"], "properties": {"mcp": {
             "type": "object", "required": ["servers"], "additionalProperties": false,

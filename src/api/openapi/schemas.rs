@@ -3,6 +3,7 @@
 
 use super::{imports, projects};
 use crate::api::definition::described::{self, or_null};
+use crate::limits::BATCH_MAX;
 use crate::model::fault::Code;
 use crate::model::status::{InstallPhase, Status};
 use serde_json::{Map, Value, json};
@@ -32,8 +33,30 @@ fn sent() -> Vec<(&'static str, Value)> {
         ("Rotation", described::object(&described::ROTATION, &[])),
         ("Upgrade", described::object(&described::UPGRADE, &[])),
         ("McpMessage", json!({"type": ["object", "array"], "description": message})),
-        ("McpOneMessage", json!({"type": "object", "description": "One JSON-RPC message of MCP."})),
+        ("McpPosted", mcp_posted()),
+        ("McpOneMessage", mcp_message("One JSON-RPC message of MCP.")),
     ]
+}
+
+/// Of what is posted, what JSON-RPC says; all else is MCP's.
+fn mcp_message(about: &str) -> Value {
+    let jsonrpc = json!({"examples": ["2.0"]});
+    json!({"type": "object", "description": about, "anyOf": [
+        {"title": "A request or a notification", "required": ["method"], "properties": {
+            "jsonrpc": jsonrpc, "method": {"type": "string"}, "id": {"type": ["string", "number", "null"]},
+        }},
+        {"title": "A reply to a request of the daemon", "required": ["id"], "properties": {
+            "jsonrpc": jsonrpc, "method": false, "id": {"type": "integer", "minimum": 0, "maximum": u32::MAX},
+        }},
+    ]})
+}
+
+fn mcp_posted() -> Value {
+    let one = json!({"$ref": "#/components/schemas/McpOneMessage"});
+    json!({
+        "description": "One JSON-RPC message of MCP, or a batch where the version has them. Each but an `initialize` is of a session.",
+        "anyOf": [one, {"type": "array", "items": one, "minItems": 1, "maxItems": BATCH_MAX}],
+    })
 }
 
 fn token_name() -> Value {
@@ -54,8 +77,17 @@ fn definition() -> Value {
         "command": {"type": "string"}, "image": absent, "cmd": absent,
     }});
     definition["anyOf"] = json!([image, rootfs, command]);
+    definition["not"] = two_startups();
     definition["description"] = json!("What a server is. It has an image, or runs programs of the host.");
     definition
+}
+
+/// `timeouts.startup_ms` under its other name, and both of them.
+fn two_startups() -> Value {
+    let said = |key: &str| json!({"type": "object", "required": [key], "properties": {key: {"type": "integer"}}});
+    json!({"required": ["timeouts", "health"], "properties": {
+        "timeouts": said("startup_ms"), "health": said("startup_timeout_ms"),
+    }})
 }
 
 /// As it is read back.
@@ -73,6 +105,17 @@ fn change() -> Value {
         "What is not given stays as it is, and `null` makes it the default again. Objects are changed member by member, \
          where `null` removes a variable or a file; arrays are replaced. A server keeps its name."
     );
+    // What is said of one source is not said of another.
+    let both = |one: &str, other: &str| {
+        let given = json!({"not": {"type": "null"}});
+        json!({"not": {"required": [one, other], "properties": {one: given, other: given}}})
+    };
+    let args = json!({"anyOf": [
+        {"required": ["command"], "properties": {"command": {"type": "string"}}}, {"properties": {"args": {"type": "null"}}},
+    ]});
+    change["allOf"] = json!([
+        both("command", "cmd"), both("command", "image"), both("rootfs", "image"), args, {"not": two_startups()},
+    ]);
     let properties = &mut change["properties"];
     properties["name"] = json!({"type": "string", "description": "If it is given, the name that the server has."});
     properties["enabled"] = json!({"type": "boolean", "description": "Start or stop it, for good."});
@@ -430,7 +473,7 @@ pub fn examples(schema: &str) -> Value {
             }]),
         ),
         // Whatever else is posted needs the session that this one begins.
-        "McpMessage" => one(
+        "McpMessage" | "McpPosted" => one(
             "initialize",
             json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
                 "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "example", "version": "1"}}}),

@@ -225,13 +225,17 @@ fn call_of(server: ServerRef, body: &[u8]) -> Result<Ask<'_>, Fault> {
     }
     let timeout_ms = match given(timeout_ms) {
         None => None,
-        Some(raw) => Some(raw.get().parse().ok().filter(|ms| WAIT_MS.contains(ms)).ok_or_else(|| {
+        Some(raw) => Some(milliseconds(raw.get()).filter(|ms| WAIT_MS.contains(ms)).ok_or_else(|| {
             let (least, most) = WAIT_MS.into_inner();
             Fault::field("timeout_ms", format_args!("expected an integer from {least} to {most}"))
         })?),
     };
     // JSON-RPC knows params or none; `null` is how some clients write none.
     Ok(Ask::Call { server, method, params: given(params), timeout_ms })
+}
+
+fn milliseconds(text: &str) -> Option<u64> {
+    text.parse().ok().or_else(|| strict_json::whole(text.parse().ok()?))
 }
 
 /// However it is spelt: what the server gets is the client's own text.
@@ -276,7 +280,11 @@ pub fn upgrade<'a>(incoming: Incoming<'_, 'a>) -> Asked<'a> {
     let mut program = None;
     if !body.is_empty() {
         let mut fields = Fields::of(strict_json::object(body)?, &["binary"])?;
-        program = fields.take("binary").map(|field| field.parse(program_path)).transpose()?;
+        program = fields
+            .take("binary")
+            .filter(|field| !field.value.is_null())
+            .map(|field| field.parse(program_path))
+            .transpose()?;
         fields.finish();
     }
     Ok(Interpreted::Upgrade { who: incoming.who, program })

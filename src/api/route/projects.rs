@@ -125,7 +125,7 @@ const SERVERS: &[Row] = &[
         summary: "Make an external server known; it is connected to when it is first used",
         body: Some("ExternalDefinition"),
         answers: &[Success { status: 201, about: "It is stored.", content: EXTERNAL }],
-        faults: &[Code::NameTaken, Code::Unavailable, Code::StoreUnavailable],
+        faults: &[Code::NameTaken, Code::SecretMissing, Code::Unavailable, Code::StoreUnavailable],
     },
 ];
 
@@ -172,7 +172,7 @@ pub(super) const OF_EXTERNAL: &[Path] = &[
                 summary: "Change an external server; its link is made anew if it must be",
                 body: Some("ExternalChange"),
                 answers: CHANGED,
-                faults: &[Code::NameTaken, Code::StoreUnavailable],
+                faults: &[Code::NameTaken, Code::SecretMissing, Code::StoreUnavailable],
             },
             Row {
                 method: Delete,
@@ -254,6 +254,6 @@ pub(super) const OF_PRODUCT: &[Path] = &[Path {
             about: "What became of each server.",
             content: &[Media::Json("ManifestOutcome")],
         }],
-        faults: &[Code::NameTaken, Code::Unavailable, Code::StoreUnavailable],
+        faults: &[Code::NameTaken, Code::SecretMissing, Code::Unavailable, Code::StoreUnavailable],
     }],
 }];

@@ -500,7 +500,7 @@ pub(super) const MAIN: &[Row] = &[
         query: &[],
         reader: Reader::Mcp(Door::Main),
         summary: "Send MCP messages (Streamable HTTP)",
-        body: Some("McpMessage"),
+        body: Some("McpPosted"),
         answers: &[
             Success {
                 status: 200,
