@@ -74,6 +74,12 @@ impl<K: Copy + Eq + Hash + Ord> Deadlines<K> {
         Some(key)
     }
 
+    /// In no order.
+    #[cfg(debug_assertions)]
+    pub fn keys(&self) -> impl Iterator<Item = &K> {
+        self.live.keys()
+    }
+
     pub fn len(&self) -> usize {
         self.live.len()
     }

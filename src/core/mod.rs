@@ -10,6 +10,8 @@ pub mod deadlines;
 pub mod effects;
 pub mod entropy;
 pub mod hosting;
+#[cfg(debug_assertions)]
+pub mod invariants;
 pub mod links;
 pub mod mcp;
 pub mod peers;

@@ -127,10 +127,17 @@ impl World {
         self.boot();
         for _ in 0..steps {
             self.step();
+            self.check_rooms();
         }
         self.settle();
         self.shut_down();
         self.trace
+    }
+
+    /// Only debug builds can look.
+    pub(super) fn check_rooms(&self) {
+        #[cfg(debug_assertions)]
+        stdiod::core::invariants::check(&self.core);
     }
 
     fn step(&mut self) {

@@ -2,6 +2,8 @@
 //! one answer; never decides what that is. Invariant: a client waits for one thing.
 
 pub mod asks;
+#[cfg(debug_assertions)]
+mod invariants;
 pub mod log_ring;
 pub mod news;
 pub mod parked;

@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 #[derive(Serialize, Deserialize)]
 pub(in crate::core) struct Watcher {
-    conn: ConnId,
+    pub(super) conn: ConnId,
     who: Principal,
 }
 

@@ -80,6 +80,12 @@ impl Parked {
         self.clients.get(&conn).copied()
     }
 
+    /// In no order.
+    #[cfg(debug_assertions)]
+    pub fn iter(&self) -> impl Iterator<Item = (&ConnId, &WaitOn)> {
+        self.clients.iter()
+    }
+
     /// Everyone who waits for this server itself (not for a reply of it).
     pub fn on_server(&self, server: ServerId) -> Vec<(ConnId, WaitOn)> {
         let of_it = |on: &WaitOn| match on {

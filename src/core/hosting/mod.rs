@@ -2,6 +2,8 @@
 //! Owns whose each instance is, and who may start when. Invariant: no more instances hold a start slot than may.
 
 pub mod backoff;
+#[cfg(debug_assertions)]
+mod invariants;
 pub mod lifecycle;
 pub mod pulls;
 pub mod state;

@@ -6,6 +6,8 @@ pub mod aggregate;
 pub mod endpoint;
 pub mod era;
 pub mod event_log;
+#[cfg(debug_assertions)]
+mod invariants;
 pub mod joint;
 pub mod list_changes;
 pub mod notifications;

@@ -78,6 +78,12 @@ impl Calls {
         self.table.get(&id)
     }
 
+    /// In no order.
+    #[cfg(debug_assertions)]
+    pub fn iter(&self) -> impl Iterator<Item = (&CallId, &Call)> {
+        self.table.iter()
+    }
+
     /// False: it has ended.
     pub fn postpone(&mut self, id: CallId, deadline_ms: u64) -> bool {
         let Some(call) = self.table.get_mut(&id) else { return false };
@@ -278,6 +284,25 @@ impl Lane {
     pub fn contended(&self) -> impl Iterator<Item = &Extended> {
         let others_wait = |extended: &Extended| self.waiting_by.keys().any(|name| *name != extended.by);
         self.extended.iter().filter(move |e| self.in_flight.contains(&e.call) && others_wait(e))
+    }
+}
+
+#[cfg(debug_assertions)]
+impl Lane {
+    /// The counts are those of the calls that wait, and what holds the server for longer is under way.
+    pub fn check(&self, calls: &Calls) {
+        let waiting = || self.queue.iter().filter_map(|id| calls.get(*id));
+        assert_eq!(self.waiting, waiting().count(), "how many wait");
+        let mut by: HashMap<Arc<str>, Places> = HashMap::new();
+        for call in waiting() {
+            let Some(name) = call.queued_by() else { continue };
+            let places = by.entry(Arc::clone(name)).or_default();
+            (places.count, places.bytes) = (places.count + 1, places.bytes + call.waiting_bytes());
+        }
+        assert_eq!(self.waiting_by, by, "how many wait, by principal");
+        for extended in &self.extended {
+            assert!(calls.get(extended.call).is_some(), "{} has ended, and has more time", extended.call);
+        }
     }
 }
 

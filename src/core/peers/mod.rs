@@ -6,6 +6,8 @@ pub mod calls;
 pub mod handshake;
 pub mod health;
 pub mod hello;
+#[cfg(debug_assertions)]
+mod invariants;
 pub mod life;
 pub mod listings;
 pub mod peer;

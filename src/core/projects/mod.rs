@@ -6,6 +6,8 @@
 pub mod asks;
 pub mod carriers;
 pub mod checks;
+#[cfg(debug_assertions)]
+mod invariants;
 pub mod records;
 pub mod rows;
 pub mod sources;

@@ -26,6 +26,7 @@ impl World {
                 self.input(Input::ClientGone { conn });
             }
             self.check_ended_sessions();
+            self.check_rooms();
             if self.questions.is_empty() && self.agents.are_silent() && self.core.is_idle() {
                 return self.check_rest();
             }
