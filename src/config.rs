@@ -4,6 +4,7 @@
 
 mod ceilings;
 mod doors;
+mod idle;
 mod images;
 mod oauth;
 mod source;
@@ -15,7 +16,7 @@ pub use source::Place;
 use crate::api::definition::quantity;
 use crate::limits::{ALLOW_PRIVATE_MAX, RECORDS_KEEP_DAYS_DEFAULT, RECORDS_KEEP_DAYS_MAX};
 use crate::model::ceilings::Ceilings;
-use crate::model::definition::COVERED;
+use crate::model::definition::{COVERED, Idle};
 use crate::model::ranges::{Kind, Net};
 use crate::model::rate::RateLimit;
 use crate::sandbox::container::plan::RuntimeKind;
@@ -52,6 +53,8 @@ pub struct Config {
     pub peer_connections_max: Option<usize>,
     /// How much those who are limited may give a server.
     pub ceilings: Ceilings,
+    /// What becomes of servers that nobody uses, where their definition says nothing.
+    pub idle: Idle,
     pub audit: Audit,
     /// For everybody who has none of their own.
     pub rate_limit: Option<RateLimit>,
@@ -237,6 +240,7 @@ impl Config {
             memory_budget: doors::memory_budget(&sources)?,
             peer_connections_max: doors::peer_connections_max(&sources)?,
             ceilings: ceilings::ceilings(&sources)?,
+            idle: idle::idle(&sources)?,
             audit: doors::audit(&sources)?,
             rate_limit: doors::rate_limit(&sources)?,
             socket_group: socket_group(&sources)?,

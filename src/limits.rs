@@ -375,6 +375,10 @@ pub const DISCARD_TIMEOUT: Duration = Duration::from_secs(10);
 pub const LOCK_WAIT: Duration = Duration::from_secs(1);
 /// For the trivial container that shows whether a provider works.
 pub const PROBE_TIMEOUT: Duration = Duration::from_secs(20);
+/// An idle sandbox is looked at so often, each time for so long, and polls if it has always taken more than this part of it.
+pub const IDLE_LOOKS: u32 = 4;
+pub const IDLE_LOOK: Duration = Duration::from_millis(60);
+pub const IDLE_POLLS_PART: u64 = 100;
 /// What is kept of its reason why not.
 pub const PROBE_REASON_MAX: u64 = 2 * KIB as u64;
 
@@ -471,6 +475,11 @@ pub const IMAGE_REFERENCE_MAX: usize = 255;
 pub const WAIT_MS: RangeInclusive<u64> = 1..=REQUEST_TIMEOUT_MAX.as_millis() as u64;
 /// More often, and the heartbeats of a few hundred servers would be the main work of the loop.
 pub const HEARTBEAT_MS: RangeInclusive<u64> = 100..=*WAIT_MS.end();
+/// How long nobody uses a server before it is idle, and what holds where nothing is said of it.
+pub const IDLE_AFTER_MS: RangeInclusive<u64> = 100..=30 * 24 * 3600 * 1000;
+pub const IDLE_AFTER_DEFAULT_MS: u64 = 60_000;
+/// The same where nobody has asked that anything becomes of it.
+pub const IDLE_AFTER_UNASKED_MS: u64 = 300_000;
 /// A delay of a crash loop's schedule, how many there may be, and the least for the last one, which repeats.
 pub const BACKOFF_MS: RangeInclusive<u64> = 0..=*WAIT_MS.end();
 pub const BACKOFF_STEPS_MAX: usize = 32;
@@ -661,6 +670,8 @@ pub const DECISIONS_BYTES_MAX: usize = MIB;
 pub const VOLUMES_RETRY: Duration = Duration::from_secs(30);
 /// What is read of a row: its definition (with what JSON adds to a body), and the last crash and error.
 pub const STORED_DEFINITION_MAX: usize = 2 * BODY_MAX;
+/// What a server offers, as it is kept: its lists escaped once more.
+pub const STORED_CATALOGUE_MAX: usize = 8 * TOOL_LIST_MAX;
 pub const STORED_CRASH_MAX: usize = MIB;
 pub const STORED_ERROR_MAX: usize = 8 * KIB;
 /// A token's scopes, and its servers, as text.

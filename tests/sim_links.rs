@@ -137,7 +137,7 @@ impl World {
             settling: false,
             trace: seed,
         };
-        world.input(Input::Swept { providers: vec!["crun".to_string()], unusable: Vec::new() });
+        world.input(Input::Swept { providers: vec!["crun".to_string()], unusable: Vec::new(), polling: Vec::new() });
         world.input(Input::StoreOpened { snapshot: Some(Box::new(Snapshot::default())) });
         for (name, more, ..) in ROWS {
             let mut given = json!({"name": name, "transport": "http", "url": format!("http://{name}.test/")});
@@ -443,6 +443,7 @@ impl World {
                 | Output::AbandonPull { .. }
                 | Output::Knock { .. }
                 | Output::CloseStdin { .. }
+                | Output::Doze { .. }
                 | Output::RemoveVolumes { .. }
                 | Output::LogKeep { .. }
                 | Output::LogRestore { .. }

@@ -108,6 +108,7 @@ const ROUTING: &[&str] = &[
     "src/core/route/mcp.rs",
     "src/core/route/posts.rs",
     "src/core/route/projects.rs",
+    "src/core/route/rest.rs",
     "src/core/route/stateless.rs",
 ];
 /// Those that still reach for everything. This list only ever becomes shorter.

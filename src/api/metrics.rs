@@ -40,6 +40,12 @@ const OF_SERVER: &[Plain] = &[
     ("stdiod_server_noise_lines_total", "counter", "Lines on stdout that were no JSON-RPC.", |s| {
         Some(Value::Whole(s.tally.noise_lines))
     }),
+    ("stdiod_server_wakes_total", "counter", "How often it was at rest and was woken.", |s| {
+        Some(Value::Whole(s.tally.wakes))
+    }),
+    ("stdiod_server_wake_seconds_total", "counter", "What these wakes took, until it could be called.", |s| {
+        Some(Value::Milli(s.tally.wake_ms))
+    }),
     ("stdiod_server_cpu_seconds_total", "counter", "CPU time of the present instance.", |s| {
         s.usage.map(|usage| Value::Milli(usage.cpu_ms_total))
     }),

@@ -2,8 +2,8 @@
 //! environment variable. Every field is always there, `null` where nothing is known.
 
 use crate::api::definition::quantity::{show_bytes, show_cpu};
-use crate::model::definition::{Definition, RestartPolicy, Source};
-use crate::model::status::{ImagePull, Install, LastCrash, StatusView};
+use crate::model::definition::{Definition, IdleMode, RestartPolicy, Source};
+use crate::model::status::{Asleep, ImagePull, Install, LastCrash, StatusView};
 use crate::wire::times::rfc3339;
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -39,6 +39,8 @@ struct StatusObject<'a> {
     protocol_version: Option<&'a str>,
     image_pull: Option<Pull<'a>>,
     install: Option<InstallObject>,
+    asleep: Option<AsleepObject>,
+    last_wake_ms: Option<u64>,
     managed_by: Option<&'a str>,
     environment: Vec<&'a str>,
     created_at: String,
@@ -69,6 +71,13 @@ struct InstallObject {
     bytes: u64,
     total: Option<u64>,
     attempt: u32,
+}
+
+#[derive(Serialize)]
+struct AsleepObject {
+    mode: &'static str,
+    since: String,
+    last_wake_ms: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -125,7 +134,11 @@ fn object(view: &StatusView) -> StatusObject<'_> {
         image,
         rootfs,
         status: view.status.wire(),
-        container_status: view.status.container_status(),
+        container_status: match view.asleep {
+            // It is there, and gets no CPU.
+            Some(Asleep { mode: IdleMode::Doze, .. }) => "running",
+            Some(_) | None => view.status.container_status(),
+        },
         provider: &view.provider,
         stdio_bridge: definition.stdio_bridge,
         bridge_connected: view.bridge_connected,
@@ -162,6 +175,12 @@ fn object(view: &StatusView) -> StatusObject<'_> {
         protocol_version: view.protocol_version.as_deref(),
         image_pull: view.image_pull.as_ref().map(pull),
         install: view.install.as_ref().map(install),
+        asleep: view.asleep.map(|asleep| AsleepObject {
+            mode: asleep.mode.wire(),
+            since: rfc3339(asleep.since_unix_ms),
+            last_wake_ms: view.last_wake_ms,
+        }),
+        last_wake_ms: view.last_wake_ms,
         managed_by: definition.managed_by.as_deref(),
         environment: definition.environment.keys().map(String::as_str).collect(),
         created_at: rfc3339(view.created_unix_ms),
@@ -244,6 +263,8 @@ pub mod tests {
             usage: None,
             image_pull: None,
             install: None,
+            asleep: None,
+            last_wake_ms: None,
             created_unix_ms: 1_771_322_400_000,
             last_used_unix_ms: None,
         }
@@ -278,10 +299,22 @@ pub mod tests {
                                    "memory_limit_bytes": 536870912, "pids": null, "disk_bytes": null},
                 "queue": {"in_flight": 0, "waiting": 0}, "crash_loop": {"level": 0, "next_attempt_at": null},
                 "health": {"last_heard_at": null, "warnings": []}, "server_info": null, "protocol_version": null,
-                "image_pull": null, "install": null, "managed_by": null, "environment": ["A", "TOKEN"],
+                "image_pull": null, "install": null, "asleep": null, "last_wake_ms": null, "managed_by": null, "environment": ["A", "TOKEN"],
                 "created_at": "2026-02-17T10:00:00.000Z", "last_used_at": null,
             })
         );
+    }
+
+    #[test]
+    fn one_at_rest_says_how_and_since_when() {
+        for (mode, container) in [(IdleMode::Doze, "running"), (IdleMode::Stop, "stopped")] {
+            let asleep = Some(Asleep { mode, since_unix_ms: 1_771_330_530_007 });
+            let shown =
+                shown(&StatusView { status: Status::Asleep, asleep, last_wake_ms: Some(7), ..view(definition()) });
+            assert_eq!((&shown["status"], &shown["container_status"]), (&json!("asleep"), &json!(container)));
+            let told = json!({"mode": mode.wire(), "since": "2026-02-17T12:15:30.007Z", "last_wake_ms": 7});
+            assert_eq!((&shown["asleep"], &shown["last_wake_ms"]), (&told, &json!(7)));
+        }
     }
 
     #[test]

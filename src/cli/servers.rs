@@ -242,6 +242,9 @@ pub fn show_status(screen: &mut Screen, body: &str) -> Result<(), Error> {
     if !server["install"].is_null() {
         pairs.push(("install", fields(&server["install"])));
     }
+    if !server["asleep"].is_null() {
+        pairs.push(("asleep", fields(&server["asleep"])));
+    }
     if server["crash_loop"]["level"].as_u64().is_some_and(|level| level > 0) {
         pairs.push(("crash loop", fields(&server["crash_loop"])));
     }

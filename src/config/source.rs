@@ -62,6 +62,7 @@ const NETWORKS: &str = "networks";
 const RULES: &str = "tls_client_rules";
 const RATE: &str = "rate_limit";
 const CEILINGS: &str = "ceilings";
+const IDLE: &str = "idle";
 const OAUTH: &str = "oauth";
 const OAUTH_RULES: &str = "oauth.rules";
 const PREFIX: &str = "STDIOD_";
@@ -126,6 +127,13 @@ pub(super) struct CeilingsTable {
     pub host_addresses: Option<Found<Vec<String>>>,
     pub host_ports: Option<Found<Vec<String>>>,
     pub networks: Option<Found<Vec<String>>>,
+}
+
+/// `[idle]`, its values still unjudged.
+pub(super) struct IdleTable {
+    pub after_ms: Option<Found<String>>,
+    pub mode: Option<Found<String>>,
+    pub start: Option<Found<String>>,
 }
 
 /// `[oauth]`, its values still unjudged.
@@ -239,6 +247,11 @@ impl<'a> Sources<'a> {
         file.table.get(CEILINGS).map(|value| file.ceilings(value)).transpose()
     }
 
+    pub fn idle(&self) -> Result<Option<IdleTable>, ConfigError> {
+        let Some(file) = &self.file else { return Ok(None) };
+        file.table.get(IDLE).map(|value| file.idle(value)).transpose()
+    }
+
     pub fn oauth(&self) -> Result<Option<OAuthTable>, ConfigError> {
         let Some(file) = &self.file else { return Ok(None) };
         file.table.get(OAUTH).map(|value| file.oauth(value)).transpose()
@@ -288,8 +301,11 @@ impl<'a> File<'a> {
             why: error.message().lines().collect::<Vec<_>>().join(", "),
         })?;
         let file = File { path, text, table: table.into_inner() };
-        let names: Vec<&str> =
-            KEYS.iter().map(|known| known.name).chain([PROVIDERS, NETWORKS, RULES, RATE, CEILINGS, OAUTH]).collect();
+        let names: Vec<&str> = KEYS
+            .iter()
+            .map(|known| known.name)
+            .chain([PROVIDERS, NETWORKS, RULES, RATE, CEILINGS, IDLE, OAUTH])
+            .collect();
         file.refuse_unknown(&file.table, "", &names)?;
         Ok(file)
     }
@@ -381,6 +397,16 @@ impl<'a> File<'a> {
             host_ports: list("host_ports")?,
             networks: list("networks")?,
         })
+    }
+
+    fn idle(&self, value: &Spanned<DeValue<'a>>) -> Result<IdleTable, ConfigError> {
+        let DeValue::Table(table) = value.get_ref() else {
+            return Err(self.wrong_type(IDLE, value, "a table, as in `mode = \"stop\"`"));
+        };
+        self.refuse_unknown(table, &format!("{IDLE}."), &["after_ms", "mode", "start"])?;
+        let string = |key: &str| table.get(key).map(|value| self.string(&format!("{IDLE}.{key}"), value)).transpose();
+        let after_ms = table.get("after_ms").map(|value| self.quantity(&format!("{IDLE}.after_ms"), value));
+        Ok(IdleTable { after_ms: after_ms.transpose()?, mode: string("mode")?, start: string("start")? })
     }
 
     fn oauth(&self, value: &Spanned<DeValue<'a>>) -> Result<OAuthTable, ConfigError> {

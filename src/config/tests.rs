@@ -1,6 +1,7 @@
 //! Every rule of the configuration, and the words it complains with.
 
 use super::*;
+use crate::model::definition::{IdleMode, IdleStart};
 
 const FILE: &str = "/etc/stdiod/stdiod.toml";
 
@@ -571,5 +572,22 @@ fn connections_of_one_address_are_a_number() {
     assert_eq!(parse("", &[("STDIOD_PEER_CONNECTIONS_MAX", "8")]).unwrap().peer_connections_max, Some(8));
     for wrong in ["0", "-1", "\"many\"", "1000000"] {
         assert!(complaint(&format!("peer_connections_max = {wrong}"), &[]).contains("`peer_connections_max` is"));
+    }
+}
+
+#[test]
+fn what_becomes_of_idle_servers_is_said_for_all_of_them_at_once() {
+    assert!(parse("", &[]).unwrap().idle.is_unsaid());
+    let idle = parse("[idle]\nafter_ms = 5000\nmode = \"stop\"\nstart = \"on_demand\"\n", &[]).unwrap().idle;
+    let wanted = Idle { after_ms: Some(5_000), mode: Some(IdleMode::Stop), start: Some(IdleStart::OnDemand) };
+    assert_eq!(idle, wanted);
+    for (line, words) in [
+        ("after_ms = 99", "`idle.after_ms` is `99`"),
+        ("mode = \"sleep\"", "`idle.mode` is `sleep`"),
+        ("start = \"later\"", "`idle.start` is `later`"),
+        ("on = true", "`idle.on` is no setting"),
+    ] {
+        let told = complaint(&format!("[idle]\n{line}"), &[]);
+        assert!(told.contains(words), "{told}");
     }
 }

@@ -33,8 +33,9 @@ pub struct Now {
 #[derive(Debug)]
 pub enum Input<'a> {
     // --- the daemon itself
-    /// Whatever an earlier daemon left behind is gone, and it is known which providers work here, and why others do not.
-    Swept { providers: Vec<String>, unusable: Vec<(String, String)> },
+    /// Whatever an earlier daemon left behind is gone, and it is known which providers work here, why others do not, and whose
+    /// idle sandboxes take CPU time all the same.
+    Swept { providers: Vec<String>, unusable: Vec<(String, String)>, polling: Vec<String> },
     /// SIGTERM or SIGINT.
     ShutdownAsked,
     /// The configuration was read again, and of what it says this may change while the daemon runs.
@@ -81,6 +82,8 @@ pub enum Input<'a> {
     StderrRead { instance: InstanceId, bytes: &'a [u8] },
     /// Always the last word about an instance that was launched; stdout has been read to its end before.
     Exited { instance: InstanceId, exit: Exit },
+    /// One that dozed runs again, after so long: something was to be done with it. None: it could not be frozen at all.
+    Woken { instance: InstanceId, took_ms: Option<u64> },
     /// What some instances use just now.
     Measured { looks: Vec<(InstanceId, Usage)> },
     // --- connections to external servers, which are instances too
@@ -133,6 +136,8 @@ pub enum Output {
     Write { instance: InstanceId, bytes: Vec<u8>, call: Option<CallId> },
     /// The daemon's own reply to something that the server asked. Who does not read them is not listened to either.
     Reply { instance: InstanceId, bytes: Vec<u8> },
+    /// Freeze it until it is written to, or is to end. `Woken` follows then.
+    Doze { instance: InstanceId },
     /// No more will be written: close stdin once it is flushed.
     CloseStdin { instance: InstanceId },
     Signal { instance: InstanceId, signal: StopSignal },

@@ -18,6 +18,8 @@ pub enum Timer {
     State(PeerId),
     /// When a peer's silence is looked at.
     Pulse(PeerId),
+    /// When a peer may have been idle for long enough.
+    Idle(PeerId),
     /// A client that waits for something other than a reply.
     Client(ConnId),
     /// A connection on which nothing was said for a while.

@@ -73,7 +73,9 @@ fn client_waits_for_something(core: &Core, conn: ConnId, on: WaitOn) {
 fn timer_is_somebodys(core: &Core, timer: Timer) {
     let is_there = match timer {
         Timer::Call(id) => core.peers.calls.get(id).is_some() || core.mcp.is_forwarded(id),
-        Timer::State(peer) | Timer::Pulse(peer) | Timer::List(peer, _) => core.peers.known.contains_key(&peer),
+        Timer::State(peer) | Timer::Pulse(peer) | Timer::Idle(peer) | Timer::List(peer, _) => {
+            core.peers.known.contains_key(&peer)
+        }
         Timer::Client(conn) => core.clients.waits_on(conn).is_some_and(WaitOn::has_deadline),
         Timer::Stream(conn) => matches!(
             core.clients.waits_on(conn),

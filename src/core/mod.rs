@@ -47,7 +47,7 @@ use crate::limits::STDIN_GRACE;
 use crate::model::instance::{Exit, ExitCause, StopSignal};
 use crate::model::principal::Principal;
 use crate::model::records::Snapshot;
-use crate::model::status::LastCrash;
+use crate::model::status::{LastCrash, Status};
 use serde::{Deserialize, Serialize};
 
 /// How long a change of status may wait for more of them before it is written.
@@ -172,7 +172,7 @@ impl Core {
     pub fn handle(&mut self, input: Input<'_>, now: Now) {
         self.effects.now = now;
         match input {
-            Input::Swept { providers, unusable } => self.swept(providers, unusable),
+            Input::Swept { providers, unusable, polling } => self.swept(providers, unusable, polling),
             Input::ShutdownAsked => {
                 log::info!("shutdown asked for: {} calls in flight or waiting", self.peers.calls.len());
                 let step = self.phase.shutdown_asked(&mut self.effects);
@@ -221,6 +221,7 @@ impl Core {
                 self.advance_instance(instance, Event::Link(carriers::event_of_loss(why)));
             }
             Input::VolumesRemoved { server, outcome } => self.volumes_removed(server, outcome),
+            Input::Woken { instance, took_ms } => self.woken(instance, took_ms),
             Input::Measured { looks } => self.measured(&looks),
             Input::LogRestored { server, entries } => self.servers.log_restored(server, entries),
             Input::Reconfigured { default_provider } => self.settings.prefer(default_provider),
@@ -251,6 +252,7 @@ impl Core {
                 Timer::Call(id) => self.call_timed_out(id),
                 Timer::State(peer) => self.state_elapsed(peer),
                 Timer::Pulse(peer) => self.pulse_elapsed(peer),
+                Timer::Idle(peer) => self.rest_elapsed(peer),
                 Timer::Client(conn) => self.wait_timed_out(conn),
                 Timer::Stream(conn) => self.replies().stream_elapsed(conn),
                 Timer::Session(id) => self.session_elapsed(id),
@@ -277,7 +279,8 @@ impl Core {
 
     // --- boot ---------------------------------------------------------------------------------------------------
 
-    fn swept(&mut self, providers: Vec<String>, unusable: Vec<(String, String)>) {
+    fn swept(&mut self, providers: Vec<String>, unusable: Vec<(String, String)>, polling: Vec<String>) {
+        self.settings.polling = polling;
         self.settings.unusable = unusable;
         self.settings.provide(providers);
         if let Phase::Booting { swept } = &mut self.phase {
@@ -318,7 +321,8 @@ impl Core {
         let mut up: Vec<&Server> = self.servers.registered().filter(|server| server.desired_up).collect();
         up.sort_by(|a, b| a.definition.name.cmp(&b.definition.name));
         for id in up.into_iter().map(|server| server.main).collect::<Vec<_>>() {
-            self.advance(id, Event::Start);
+            let event = self.boot_event(id);
+            self.advance(id, event);
         }
     }
 
@@ -346,15 +350,18 @@ impl Core {
         if refused && matches!(event, Event::Start | Event::Restart) {
             return;
         }
-        let before = (peer.life.status(), peer.life.instance());
+        let before = (peer.status(), peer.life.instance());
         let why = clients::news::event_name(&event);
         let actions = peer.life.handle(event, &peer.definition, self.effects.now.mono_ms);
         let failed = actions.iter().any(|action| {
             matches!(action, Action::Crashed { .. } | Action::Fault { .. } | Action::InstallFailed { .. })
         });
         self.act_all(id, actions);
-        let Some(peer) = self.peers.known.get(&id) else { return };
-        let after = peer.life.status();
+        let Some(peer) = self.peers.known.get_mut(&id) else { return };
+        let after = peer.status();
+        if matches!(after, Status::Stopped | Status::Failed) {
+            peer.rest.waking_since_ms = None;
+        }
         if before.0 != after {
             let instance = peer.life.instance().or(before.1);
             self.tell_transition(id, before.0, instance, why);
@@ -423,6 +430,7 @@ impl Core {
                 // It is asked over its pipes; one that has none is known by its port and its process.
                 if peer.definition.stdio_bridge {
                     self.peers.watch(id, &mut self.effects);
+                    self.rest_begins(id);
                 }
             }
             Action::FailInFlight => {
@@ -464,11 +472,12 @@ impl Core {
     fn discard(&mut self, id: PeerId, instance: InstanceId) {
         self.end_stderr(id, instance);
         let peer = self.peers.known.get_mut(&id).expect("advance holds it");
-        peer.pulse = None;
+        (peer.pulse, peer.rest.dozing_since_ms) = (None, None);
         if peer.installing.take_if(|installing| *installing == instance).is_some() {
             self.servers.put_install_by(peer);
         }
         self.effects.deadlines.cancel(Timer::Pulse(id));
+        self.effects.deadlines.cancel(Timer::Idle(id));
         let fault = peer.end_fault();
         self.fail_in_flight(id, &fault);
         self.effects.deadlines.cancel(Timer::Stdin(instance));

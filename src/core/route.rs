@@ -43,6 +43,7 @@ mod imports;
 mod mcp;
 mod posts;
 mod projects;
+mod rest;
 mod stateless;
 
 impl Core {
@@ -180,7 +181,7 @@ impl Core {
         let Some(peer) = self.peers.known.get(&id) else { return };
         let is_registered = self.servers.is_registered(peer.server);
         self.clients.tell_transition(peer, is_registered, Transition { from, instance, why }, &mut self.effects);
-        let told = format!("{} -> {} ({why})", from.wire(), peer.life.status().wire());
+        let told = format!("{} -> {} ({why})", from.wire(), peer.status().wire());
         self.servers.note(peer, told, &mut self.effects);
     }
 
@@ -457,9 +458,18 @@ impl Core {
                     let server = self.peers.known.get(&peer).map(|peer| peer.server);
                     self.record_call(*draft, server, *done);
                 }
-                RoomEvent::CallWaits(peer) => self.mcp.hurry_suspended(peer, &mut self.peers, &mut self.effects),
-                RoomEvent::ListChanged { peer, list } => self.list_changed(peer, list),
-                RoomEvent::ListKnown { peer, list } => self.aggregate_changed(peer, list),
+                RoomEvent::CallWaits(peer) => {
+                    self.mcp.hurry_suspended(peer, &mut self.peers, &mut self.effects);
+                    self.wake(peer);
+                }
+                RoomEvent::ListChanged { peer, list } => {
+                    self.catalogue_changed(peer);
+                    self.list_changed(peer, list);
+                }
+                RoomEvent::ListKnown { peer, list } => {
+                    self.catalogue_changed(peer);
+                    self.aggregate_changed(peer, list);
+                }
                 RoomEvent::ListEnded(server) => self.follow_project(server),
                 RoomEvent::SecretEnded(token) => self.end_clients_of(&token),
             }

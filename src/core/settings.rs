@@ -3,7 +3,7 @@
 
 use crate::api::auth::resource::Resource;
 use crate::model::ceilings::{Beyond, Ceilings};
-use crate::model::definition::Definition;
+use crate::model::definition::{Definition, Idle};
 use crate::model::external::ExternalSpec;
 use crate::model::fault::{Code, Fault};
 use crate::model::principal::Principal;
@@ -22,6 +22,12 @@ pub struct Settings {
     pub usable: Vec<String>,
     /// Why the configured default is not the first of them.
     pub default_warning: Option<String>,
+    /// Those whose idle sandboxes take CPU time.
+    #[serde(default)]
+    pub polling: Vec<String>,
+    /// What becomes of servers that nobody uses, where their definition says nothing.
+    #[serde(default)]
+    pub idle: Idle,
     /// The providers that are not usable here, and why.
     pub unusable: Vec<(String, String)>,
     /// The network of servers that name none; none: loopback only.

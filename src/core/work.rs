@@ -36,6 +36,7 @@ fn price(output: &Output) -> usize {
         | Output::Negotiated { .. }
         | Output::MirrorParams { .. }
         | Output::Knock { .. }
+        | Output::Doze { .. }
         | Output::CloseStdin { .. }
         | Output::Signal { .. }
         | Output::Discard { .. }

@@ -71,6 +71,8 @@ pub struct Definition {
     pub install_timeout_ms: u64,
     pub health: Health,
     pub crash_loop: CrashLoop,
+    #[serde(default)]
+    pub idle: Idle,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -215,6 +217,65 @@ pub enum OnUnresponsive {
     Restart,
 }
 
+/// What becomes of a server that nobody uses. What is not said is the daemon's own rule for all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Idle {
+    /// After so long without a request.
+    #[serde(default)]
+    pub after_ms: Option<u64>,
+    #[serde(default)]
+    pub mode: Option<IdleMode>,
+    #[serde(default)]
+    pub start: Option<IdleStart>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IdleMode {
+    /// Nothing, whatever the daemon does with others.
+    Off,
+    /// Frozen: it has its memory and gets no CPU.
+    Doze,
+    /// Ended; whoever wakes it has a new instance.
+    Stop,
+}
+
+impl IdleMode {
+    pub fn wire(self) -> &'static str {
+        match self {
+            IdleMode::Off => "off",
+            IdleMode::Doze => "doze",
+            IdleMode::Stop => "stop",
+        }
+    }
+}
+
+/// When the daemon starts it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IdleStart {
+    /// With itself.
+    Boot,
+    /// With the first request, if it is known from an earlier life what the server offers.
+    OnDemand,
+}
+
+impl Idle {
+    pub fn is_unsaid(&self) -> bool {
+        *self == Idle::default()
+    }
+
+    /// With what another rule says where this one says nothing.
+    pub fn or(self, other: Idle) -> Idle {
+        Idle {
+            after_ms: self.after_ms.or(other.after_ms),
+            mode: self.mode.or(other.mode),
+            start: self.start.or(other.start),
+        }
+    }
+}
+
 /// When deaths become a crash loop, and what follows then.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -307,6 +368,7 @@ pub mod tests {
             install_timeout_ms: 600_000,
             health: Health::default(),
             crash_loop: CrashLoop::default(),
+            idle: Idle::default(),
         }
     }
 }

@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod catalogue;
 pub mod ceilings;
 pub mod definition;
 pub mod endpoint;

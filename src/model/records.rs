@@ -2,6 +2,7 @@
 //! a part of the contract; reads and writes nothing itself.
 
 use crate::ids::ServerId;
+use crate::model::catalogue::Catalogue;
 use crate::model::definition::Definition;
 use crate::model::external::{CallFilter, ExternalId, ExternalServer, ProjectId, StoredSecret, ToolCallRecord};
 use crate::model::fault::Fault;
@@ -16,6 +17,8 @@ pub struct Snapshot {
     /// Rows that break a rule.
     pub unfit: Vec<UnfitServer>,
     pub tokens: Vec<(uuid::Uuid, Token)>,
+    /// What servers offered in an earlier life.
+    pub catalogues: Vec<(ServerId, Catalogue)>,
     /// Servers that were deleted with their volumes, whose volumes may still be there.
     pub volume_removals: Vec<(ServerId, String)>,
     /// Those that break a rule are left out, and the log says why.
@@ -110,6 +113,8 @@ pub enum StoreOp {
     /// still to be removed; none: none are.
     DeleteServer { id: ServerId, volumes: Option<String> },
     SaveStatus { id: ServerId, status: Box<StoredStatus> },
+    /// What it offers, for the time when it does not run.
+    SaveCatalogue { id: ServerId, catalogue: Box<Catalogue> },
     /// Also over one of the same name: the admin token of a data directory that is new.
     InsertToken { id: uuid::Uuid, token: Token },
     DeleteToken { name: String },

@@ -2,7 +2,7 @@
 //! is true, and `api::status` how it is written.
 
 use crate::ids::{InstanceId, ServerId};
-use crate::model::definition::Definition;
+use crate::model::definition::{Definition, IdleMode};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -40,8 +40,19 @@ pub struct StatusView {
     pub usage: Option<Usage>,
     pub image_pull: Option<ImagePull>,
     pub install: Option<Install>,
+    /// It is at rest.
+    pub asleep: Option<Asleep>,
+    /// What its last wake has cost.
+    pub last_wake_ms: Option<u64>,
     pub created_unix_ms: u64,
     pub last_used_unix_ms: Option<u64>,
+}
+
+/// The rest of a server that nobody uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asleep {
+    pub mode: IdleMode,
+    pub since_unix_ms: u64,
 }
 
 /// The last pull of a server's image, as far as it has come.
@@ -127,10 +138,12 @@ pub enum Status {
     Restarting,
     Backoff,
     Failed,
+    /// Nobody uses it; the next request wakes it.
+    Asleep,
 }
 
 impl Status {
-    pub const ALL: [Status; 9] = [
+    pub const ALL: [Status; 10] = [
         Status::Installing,
         Status::Starting,
         Status::Ready,
@@ -140,6 +153,7 @@ impl Status {
         Status::Restarting,
         Status::Backoff,
         Status::Failed,
+        Status::Asleep,
     ];
 
     pub fn wire(self) -> &'static str {
@@ -153,13 +167,14 @@ impl Status {
             Status::Restarting => "restarting",
             Status::Backoff => "backoff",
             Status::Failed => "failed",
+            Status::Asleep => "asleep",
         }
     }
 
     pub fn container_status(self) -> &'static str {
         match self {
             Status::Starting | Status::Ready | Status::Unresponsive | Status::Stopping => "running",
-            Status::Installing | Status::Stopped | Status::Failed => "stopped",
+            Status::Installing | Status::Stopped | Status::Failed | Status::Asleep => "stopped",
             Status::Restarting | Status::Backoff => "restarting",
         }
     }

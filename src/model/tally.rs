@@ -111,6 +111,11 @@ pub struct Tally {
     pub crashes: u64,
     pub out_of_memory: u64,
     pub noise_lines: u64,
+    /// How often it was at rest and was woken, and what that took together.
+    #[serde(default)]
+    pub wakes: u64,
+    #[serde(default)]
+    pub wake_ms: u64,
     pub lately: Lately,
 }
 

@@ -38,6 +38,7 @@ pub const MIGRATIONS: &[Migration] = &[
         sql: include_str!("../../migrations/0007_sealed_environment.sql"),
     },
     Migration { version: 8, name: "0008_one_daemon", sql: include_str!("../../migrations/0008_one_daemon.sql") },
+    Migration { version: 9, name: "0009_catalogues", sql: include_str!("../../migrations/0009_catalogues.sql") },
 ];
 
 /// "stdiod" in ASCII: the advisory lock that all daemons take while they migrate.

@@ -8,9 +8,10 @@ use crate::api::definition::fields::server_name;
 use crate::api::definition::stored;
 use crate::ids::{ServerId, Uuid};
 use crate::limits::{
-    CRASH_TAIL_LINES, LOG_LINE_MAX, NAME_MAX, SCOPES_MAX, SERVERS_MAX, STORED_CRASH_MAX, STORED_DEFINITION_MAX,
-    STORED_ERROR_MAX, STORED_TOKEN_MAX, TOKEN_SERVERS_MAX, TOKENS_MAX,
+    CRASH_TAIL_LINES, LOG_LINE_MAX, NAME_MAX, SCOPES_MAX, SERVERS_MAX, STORED_CATALOGUE_MAX, STORED_CRASH_MAX,
+    STORED_DEFINITION_MAX, STORED_ERROR_MAX, STORED_TOKEN_MAX, TOKEN_SERVERS_MAX, TOKENS_MAX,
 };
+use crate::model::catalogue::Catalogue;
 use crate::model::definition::Definition;
 use crate::model::external::ProjectId;
 use crate::model::fault::Fault;
@@ -36,7 +37,8 @@ fn select_servers() -> String {
             CASE WHEN isfinite(created_at) THEN floor(extract(epoch FROM created_at) * 1000)::bigint END,
             CASE WHEN isfinite(last_used_at) THEN floor(extract(epoch FROM last_used_at) * 1000)::bigint END,
             environment_sealed IS NOT NULL,
-            CASE WHEN octet_length(environment_sealed) <= {STORED_DEFINITION_MAX} THEN environment_sealed END
+            CASE WHEN octet_length(environment_sealed) <= {STORED_DEFINITION_MAX} THEN environment_sealed END,
+            CASE WHEN octet_length(catalogue) <= {STORED_CATALOGUE_MAX} THEN catalogue END
         FROM kb.agent_workspaces WHERE container_type = 'mcp_server' ORDER BY created_at, id LIMIT {}",
         NAME_MAX + 1,
         SERVERS_MAX + 1,
@@ -72,7 +74,10 @@ pub fn load(client: &mut Client, seals: &mut Seals) -> Result<Snapshot, postgres
     let mut tx = client.build_transaction().isolation_level(IsolationLevel::RepeatableRead).read_only(true).start()?;
     let mut snapshot = Snapshot::default();
     each(&mut tx, &select_servers(), SERVERS_MAX, "kb.agent_workspaces", |row| match server_of(row, seals) {
-        Ok(Ok(server)) => snapshot.servers.push(server),
+        Ok(Ok(server)) => {
+            snapshot.catalogues.extend(catalogue_of(row).map(|catalogue| (server.id, catalogue)));
+            snapshot.servers.push(server);
+        }
         Ok(Err(unfit)) => snapshot.unfit.push(unfit),
         Err(why) => log::error!("store: a row of kb.agent_workspaces is left out: {why}"),
     })?;
@@ -113,6 +118,12 @@ pub fn each(
 }
 
 // --- servers --------------------------------------------------------------------------------------------------------
+
+/// One that cannot be read is none: the server says it anew.
+fn catalogue_of(row: &Row) -> Option<Catalogue> {
+    let kept = row.try_get::<_, Option<Vec<u8>>>(13).ok().flatten()?;
+    serde_json::from_slice(&kept).ok()
+}
 
 /// The error is of a row that cannot even be named.
 fn server_of(row: &Row, seals: &mut Seals) -> Result<Result<StoredServer, UnfitServer>, String> {
@@ -305,6 +316,7 @@ mod tests {
             Status::Restarting,
             Status::Backoff,
             Status::Failed,
+            Status::Asleep,
         ] {
             let word = serde_json::Value::String(status.wire().to_string());
             assert_eq!(serde_json::from_value::<Status>(word).ok(), Some(status));

@@ -88,6 +88,9 @@ const SAVE_STATUS: &str = "
         last_used_at = 'epoch'::timestamptz + $6 * interval '1 millisecond'
     WHERE id = $1 AND container_type = 'mcp_server'";
 
+const SAVE_CATALOGUE: &str = "
+    UPDATE kb.agent_workspaces SET catalogue = $2 WHERE id = $1 AND container_type = 'mcp_server'";
+
 const INSERT_TOKEN: &str = "
     INSERT INTO kb.api_tokens (id, name, hash, scopes, servers, created_at, expires_at, last_used_at, previous_hash,
         previous_until, rate_per_second, rate_burst, projects)
@@ -144,6 +147,10 @@ pub fn perform(db: &mut impl GenericClient, seals: &mut Seals, op: &StoreOp) -> 
                 (&status.last_used_unix_ms.map(signed), Type::INT8),
             ];
             db.execute_typed(SAVE_STATUS, params)?;
+        }
+        StoreOp::SaveCatalogue { id, catalogue } => {
+            let kept = serde_json::to_vec(catalogue).expect("a catalogue is plain data");
+            db.execute_typed(SAVE_CATALOGUE, &[(&id.0, Type::UUID), (&kept, Type::BYTEA)])?;
         }
         StoreOp::InsertToken { id, token } => insert_token(db, id, token)?,
         StoreOp::DeleteToken { name } => {

@@ -2,6 +2,7 @@
 //! expects. Whole daemons do the same over HTTP in `e2e/mcp.rs`. `changes.rs` does so for what changes servers.
 
 mod changes;
+mod idle;
 mod neighbours;
 mod projects;
 mod records;
@@ -15,8 +16,7 @@ use stdiod::core::contract::Input;
 use stdiod::limits::{
     CONTENDED_QUESTION_TIMEOUT, SESSION_IDLE, SHARE_MEMORY, SHARE_PRIVATE_INSTANCES, SHARE_SESSIONS, URI_MAX,
 };
-use stdiod::model::fault::Code;
-use stdiod::model::principal::Principal;
+use stdiod::model::{fault::Code, principal::Principal};
 
 fn tool(arguments: Value) -> Value {
     json!({"name": "t", "arguments": arguments})

@@ -66,6 +66,7 @@ pub struct Stage {
     /// Those that only a kill ends.
     pub deaf: BTreeSet<InstanceId>,
     pub written: Vec<(InstanceId, Value)>,
+    pub dozing: BTreeSet<InstanceId>,
     /// What children answer to `tools/list`; none: one tool.
     pub tools: Option<Value>,
     answers: BTreeMap<ConnId, Answer>,
@@ -75,6 +76,11 @@ pub struct Stage {
 
 impl Stage {
     pub fn new() -> Stage {
+        Stage::booted(Snapshot::default())
+    }
+
+    /// With what an earlier daemon has stored.
+    pub fn booted(snapshot: Snapshot) -> Stage {
         let core = Core::new(Settings {
             default_provider: "crun".to_string(),
             providers: vec!["crun".to_string()],
@@ -102,14 +108,14 @@ impl Stage {
             pulls: Vec::new(),
             deaf: BTreeSet::new(),
             written: Vec::new(),
+            dozing: BTreeSet::new(),
             tools: None,
             answers: BTreeMap::new(),
             events: BTreeMap::new(),
             ended: BTreeSet::new(),
         };
-        stage.handle(Input::Swept { providers: vec!["crun".to_string()], unusable: Vec::new() });
-        let snapshot = Box::new(Snapshot::default());
-        stage.handle(Input::StoreOpened { snapshot: Some(snapshot) });
+        stage.handle(Input::Swept { providers: vec!["crun".to_string()], unusable: Vec::new(), polling: Vec::new() });
+        stage.handle(Input::StoreOpened { snapshot: Some(Box::new(snapshot)) });
         stage
     }
 
@@ -349,7 +355,9 @@ impl Stage {
 
     fn perform(&mut self) {
         while let Some(output) = self.core.poll_output() {
+            self.thaw(&output);
             match output {
+                Output::Doze { instance } => _ = self.dozing.insert(instance),
                 Output::Answer { conn, answer } => {
                     if let Answer::Stream { events, .. } = &answer {
                         events.iter().for_each(|event| self.event(conn, event));
@@ -400,6 +408,20 @@ impl Stage {
                 | Output::LogRemove { .. }
                 | Output::Exit => {}
             }
+        }
+    }
+
+    /// As the shell does, before anything is done with an instance that dozes.
+    fn thaw(&mut self, output: &Output) {
+        let (Output::Write { instance, .. }
+        | Output::Reply { instance, .. }
+        | Output::CloseStdin { instance }
+        | Output::Signal { instance, .. }) = output
+        else {
+            return;
+        };
+        if self.dozing.remove(instance) {
+            self.core.handle(Input::Woken { instance: *instance, took_ms: Some(0) }, self.now);
         }
     }
 

@@ -84,6 +84,7 @@ fn plan(data_dir: &Path) -> LaunchPlan {
             binary: "/usr/bin/crun".into(),
             args: vec!["--cgroup-manager=cgroupfs".to_string()],
             users: Users::Shifted,
+            polls: false,
         },
         layout: Layout::of(data_dir.to_owned()),
         networking: Networking::default(),

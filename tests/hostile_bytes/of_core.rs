@@ -68,7 +68,7 @@ impl Stage {
             advertised: r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"prompts":{},"resources":{"subscribe":true},"logging":{}},"serverInfo":{"name":"s","version":"1"}}"#.to_string(),
             tools: r#"{"tools":[{"name":"t","inputSchema":{"properties":{"p":{"x-mcp-header":"P"}}}}]}"#.to_string(),
         };
-        stage.handle(Input::Swept { providers: vec!["crun".to_string()], unusable: Vec::new() });
+        stage.handle(Input::Swept { providers: vec!["crun".to_string()], unusable: Vec::new(), polling: Vec::new() });
         let snapshot = Box::new(Snapshot::default());
         stage.handle(Input::StoreOpened { snapshot: Some(snapshot) });
         stage

@@ -71,6 +71,8 @@ pub struct Process {
     pub touched: bool,
     /// Stopped, as by SIGSTOP: it reads and says nothing until it goes on.
     pub hung: bool,
+    /// The daemon has frozen it.
+    pub frozen: bool,
     /// When it last said something valid, and when it last wrote anything.
     pub said_ms: u64,
     pub wrote_ms: u64,
@@ -95,6 +97,7 @@ impl Process {
             installs: false,
             touched: false,
             hung: false,
+            frozen: false,
             said_ms: 0,
             wrote_ms: 0,
             suspected: false,

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use stdiod::ids::{ServerId, StoreSeq};
+use stdiod::model::catalogue::Catalogue;
 use stdiod::model::records::{Snapshot, StoreOp, StoreOutcome, StoredServer, Token};
 
 #[derive(Default)]
@@ -9,6 +10,7 @@ pub struct FakeStore {
     pub up: bool,
     pub rows: BTreeMap<ServerId, StoredServer>,
     pub tokens: BTreeMap<String, Token>,
+    pub catalogues: BTreeMap<ServerId, Catalogue>,
     pub volume_removals: BTreeMap<ServerId, String>,
     /// Rows that were there once.
     pub ever: BTreeSet<ServerId>,
@@ -22,6 +24,7 @@ impl FakeStore {
             unfit: Vec::new(),
             volume_removals: self.volume_removals.iter().map(|(id, name)| (*id, name.clone())).collect(),
             tokens: self.tokens.values().map(|token| (uuid::Uuid::nil(), token.clone())).collect(),
+            catalogues: self.catalogues.iter().map(|(id, kept)| (*id, kept.clone())).collect(),
             ..Snapshot::default()
         }
     }
@@ -42,7 +45,8 @@ impl FakeStore {
 
     /// The next operation is refused, for whatever reason; statuses are not worth one.
     pub fn refuse(&mut self) -> Option<(StoreSeq, StoreOutcome)> {
-        let is_status = |(_, op): &&(StoreSeq, StoreOp)| matches!(op, StoreOp::SaveStatus { .. });
+        let is_status =
+            |(_, op): &&(StoreSeq, StoreOp)| matches!(op, StoreOp::SaveStatus { .. } | StoreOp::SaveCatalogue { .. });
         if !self.up || self.queue.front().filter(is_status).is_some() {
             return self.step(true, false);
         }
@@ -73,6 +77,7 @@ impl FakeStore {
             }
             StoreOp::DeleteServer { id, volumes } => {
                 self.rows.remove(&id);
+                self.catalogues.remove(&id);
                 match volumes {
                     Some(name) => _ = self.volume_removals.insert(id, name),
                     None => _ = self.volume_removals.remove(&id),
@@ -81,6 +86,11 @@ impl FakeStore {
             StoreOp::SaveStatus { id, status } => {
                 if let Some(row) = self.rows.get_mut(&id) {
                     row.status = *status;
+                }
+            }
+            StoreOp::SaveCatalogue { id, catalogue } => {
+                if self.rows.contains_key(&id) {
+                    self.catalogues.insert(id, *catalogue);
                 }
             }
             StoreOp::InsertToken { token, .. } => _ = self.tokens.insert(token.name.clone(), token),

@@ -3,6 +3,7 @@
 mod clients;
 mod durable;
 mod handover;
+mod idle;
 mod mcp;
 mod rest;
 mod whose;
@@ -236,6 +237,9 @@ impl World {
             process.stage = Stage::Dead;
             return;
         }
+        if process.frozen {
+            return;
+        }
         if process.hung {
             process.hung = !self.rng.one_in(8);
             return;
@@ -395,7 +399,9 @@ impl World {
     fn perform(&mut self) {
         while let Some(output) = self.core.poll_output() {
             self.note(&output);
+            self.thaw(&output);
             match output {
+                Output::Doze { instance } => self.dozes(instance),
                 Output::Answer { conn, answer } => self.answered(conn, answer),
                 Output::Event { conn, event } => {
                     let alive = Some(conn) == self.watcher && event == StreamEvent::KeepAlive;
@@ -485,6 +491,7 @@ impl World {
             NewsKind::Presence if news.why == "removed" => _ = self.told.remove(&news.server),
             NewsKind::Presence => _ = self.told.insert(news.server, (news.name.clone(), news.to)),
             NewsKind::Transition => {
+                self.check_rest_of(news);
                 let before = self.told.insert(news.server, (news.name.clone(), news.to)).map(|(_, status)| status);
                 assert_eq!(before, news.from, "a transition was not told, or told twice");
             }

@@ -24,6 +24,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use stdiod::ids::{ServerId, StoreSeq, Uuid};
 use stdiod::limits::{STORE_CHANNEL, STORE_WAIT};
+use stdiod::model::catalogue::Catalogue;
 use stdiod::model::definition::{Definition, Source};
 use stdiod::model::records::{Snapshot, StoreOp, StoreOutcome, StoredServer, StoredStatus};
 use stdiod::model::status::{LastCrash, Status};
@@ -68,11 +69,20 @@ fn every_operation_is_found_again_by_the_next_daemon() {
         last_error: Some("no \0 such file".to_string()),
         last_used_unix_ms: Some(1_763_280_002_001),
     };
+    let catalogue = Catalogue {
+        capabilities: "{}".to_string(),
+        server_info: r#"{"name":"ünï"}"#.to_string(),
+        lists: [Some(r#"{"tools":[{"name":"a\u0000"}]}"#.to_string()), None, None, None],
+        ..Catalogue::default()
+    };
     let definition = Arc::new(kept.definition.clone());
     for op in [
         StoreOp::UpdateServer { id, definition, desired_up: false },
         StoreOp::SaveStatus { id, status: Box::new(kept.status.clone()) },
+        StoreOp::SaveCatalogue { id, catalogue: Box::new(catalogue.clone()) },
+        StoreOp::SaveCatalogue { id: gone.id, catalogue: Box::new(catalogue.clone()) },
         StoreOp::DeleteServer { id: gone.id, volumes: None },
+        StoreOp::SaveCatalogue { id: gone.id, catalogue: Box::new(catalogue.clone()) },
         StoreOp::DeleteServer { id: gone.id, volumes: Some("gone".to_string()) },
         StoreOp::DeleteServer { id: gone.id, volumes: Some("gone".to_string()) },
         StoreOp::SetDesired { id: gone.id, up: true },
@@ -92,6 +102,7 @@ fn every_operation_is_found_again_by_the_next_daemon() {
     kept.status.last_error = Some("no \u{fffd} such file".to_string());
     let mut desk = Desk::open(&rig.cluster.conninfo());
     let snapshot = desk.opened(&mut rig).expect("a new daemon gets the snapshot");
+    assert_eq!(snapshot.catalogues, [(id, catalogue)]);
     assert_eq!(snapshot.servers, [kept, host]);
     assert_eq!(snapshot.tokens, [(Uuid::from_u128(1), token("admin", 1))]);
     assert_eq!(snapshot.volume_removals, [(gone.id, "gone".to_string())]);
@@ -478,7 +489,7 @@ fn rows_of_others_are_not_touched_and_a_row_that_cannot_be_read_stops_nobody() {
     client
         .batch_execute(
             "UPDATE kb.agent_workspaces SET definition = definition - 'cmd' WHERE name = 'bad';
-             UPDATE kb.agent_workspaces SET status = 'asleep', last_crash = '[]', last_used_at = 'infinity'
+             UPDATE kb.agent_workspaces SET status = 'unheard-of', last_crash = '[]', last_used_at = 'infinity'
              WHERE name = 'good'",
         )
         .unwrap();

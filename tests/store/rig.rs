@@ -283,6 +283,7 @@ pub fn definition(name: &str) -> Definition {
         install_timeout_ms: 1,
         health: Health::default(),
         crash_loop: CrashLoop::relentless(),
+        idle: Default::default(),
     }
 }
 

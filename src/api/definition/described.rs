@@ -35,7 +35,7 @@ pub const fn names<const N: usize>(fields: &[Described; N]) -> [&'static str; N]
     names
 }
 
-pub const DEFINITION: [Described; 28] = [
+pub const DEFINITION: [Described; 29] = [
     field("name", "Unique, and no UUID: paths take either.", server_name),
     field("image", "An image reference, as in `name:tag`. Instead of `rootfs` and of `command`.", || {
         let part = "[A-Za-z0-9][A-Za-z0-9._-]*";
@@ -142,6 +142,7 @@ pub const DEFINITION: [Described; 28] = [
     ),
     field("timeouts", "How long things may take.", || object(&TIMEOUTS, &[])),
     field("health", "How it is looked after.", || object(&HEALTH, &[])),
+    field("idle", "What becomes of it when nobody uses it.", || object(&IDLE, &[])),
     field(
         "crash_loop",
         "When its crashes are a loop, and what follows then; `relentless`: it is tried for ever.",
@@ -211,6 +212,24 @@ pub const HEALTH: [Described; 5] = [
         || json!({"type": "string", "enum": ["report", "restart"], "default": "report"}),
     ),
     field("startup_timeout_ms", "The same as `timeouts.startup_ms`; the two must not differ.", wait),
+];
+
+pub const IDLE: [Described; 3] = [
+    field("after_ms", "It is idle after so long without a request; default: the daemon's.", || {
+        let (least, most) = limits::IDLE_AFTER_MS.into_inner();
+        json!({"type": "integer", "minimum": least, "maximum": most})
+    }),
+    field(
+        "mode",
+        "`doze`: frozen, with all it has in memory; `stop`: ended, and started again by the next request; `off`: neither; \
+         default: the daemon's.",
+        || json!({"type": "string", "enum": ["doze", "stop", "off"]}),
+    ),
+    field(
+        "start",
+        "Whether it starts with the daemon, or with the first request; default: the daemon's.",
+        || json!({"type": "string", "enum": ["boot", "on_demand"]}),
+    ),
 ];
 
 pub const CRASH_LOOP: [Described; 5] = [
@@ -410,6 +429,7 @@ mod tests {
             "timeouts": {"request_ms": 5, "startup_ms": 6, "install_ms": 7},
             "health": {"heartbeat_ms": 100, "probe_timeout_ms": 8, "stale_ms": 9, "on_unresponsive": "restart",
                 "startup_timeout_ms": 6},
+            "idle": {"after_ms": 100, "mode": "off", "start": "boot"},
             "crash_loop": {"threshold": 1, "window_ms": 2, "schedule_ms": [1, 20], "max_attempts": 4, "stable_ms": 5}}"#,
         r#"{"name": "a", "rootfs": "host", "cmd": ["x"]}"#,
         r#"{"name": "a", "command": "npx", "args": ["-y", "x"]}"#,
@@ -427,13 +447,14 @@ mod tests {
         for text in SAMPLES {
             fields::parse(text.as_bytes()).unwrap_or_else(|fault| panic!("{}", fault.message));
         }
-        let objects: [(&str, &[Described]); 7] = [
+        let objects: [(&str, &[Described]); 8] = [
             ("", &DEFINITION),
             ("/volumes/1", &VOLUME),
             ("/resource_limits", &LIMITS),
             ("/ports/0", &PORT_MAPPING),
             ("/timeouts", &TIMEOUTS),
             ("/health", &HEALTH),
+            ("/idle", &IDLE),
             ("/crash_loop", &CRASH_LOOP),
         ];
         for (pointer, described) in objects {

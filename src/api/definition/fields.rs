@@ -3,6 +3,7 @@
 //! A definition that comes out of here is valid as a whole, whichever way it came.
 
 use crate::api::definition::described;
+use crate::api::definition::idle;
 use crate::api::definition::package;
 use crate::api::definition::patch;
 use crate::api::definition::quantity;
@@ -15,8 +16,8 @@ use crate::limits::{
     STRING_MAX, VOLUMES_MAX, WAIT_MS,
 };
 use crate::model::definition::{
-    COVERED, CrashLoop, Definition, Framing, HOST_DIRS, HOST_LINKS, Health, OnUnresponsive, PullPolicy, ResourceLimits,
-    RestartPolicy, Source,
+    COVERED, CrashLoop, Definition, Framing, HOST_DIRS, HOST_LINKS, Health, Idle, OnUnresponsive, PullPolicy,
+    ResourceLimits, RestartPolicy, Source,
 };
 use crate::model::external::ProjectId;
 use crate::model::fault::{Code, Fault};
@@ -131,6 +132,7 @@ pub fn standard(name: String, source: Source) -> Definition {
         install_timeout_ms: limits::INSTALL_TIMEOUT_DEFAULT.as_millis() as u64,
         health: Health::default(),
         crash_loop: CrashLoop::default(),
+        idle: Idle::default(),
     }
 }
 
@@ -173,6 +175,7 @@ fn apply(fields: &mut Fields, definition: &mut Definition, standard: &Definition
         field.one_of(&[("auto", Framing::Auto), ("newline", Framing::Newline), content_length])
     })?;
     timeouts_and_health(fields, d, s)?;
+    idle::set(fields, &mut d.idle, &s.idle)?;
     crash_loop(fields, &mut d.crash_loop, &s.crash_loop)
 }
 
@@ -413,6 +416,7 @@ fn check(definition: &Definition) -> Result<(), Fault> {
         return Err(Fault::field("cmd", "is required with \"rootfs\": \"host\", which has no command of its own"));
     }
     reach::check(definition)?;
+    idle::check(definition)?;
     check_user(definition)?;
     let files = &definition.files;
     if files.values().map(String::len).sum::<usize>() > FILES_BYTES_MAX {

@@ -3,6 +3,7 @@
 
 pub mod described;
 pub mod fields;
+pub mod idle;
 pub mod install;
 pub mod package;
 pub mod patch;

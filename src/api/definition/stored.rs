@@ -123,6 +123,9 @@ pub fn fields(d: &Definition) -> Map<String, Value> {
             "max_attempts": crashes.max_attempts, "stable_ms": crashes.stable_ms,
         }),
     );
+    if !d.idle.is_unsaid() {
+        set("idle", word(&d.idle));
+    }
     out
 }
 
@@ -147,6 +150,7 @@ mod tests {
                 "files": {"/app/x": "y"}, "project": "p-1", "managed_by": "apply", "max_in_flight": 2, "queue_max": 3, "shared": false,
                 "framing": "content-length", "timeouts": {"request_ms": 5, "startup_ms": 6, "install_ms": 7},
                 "health": {"heartbeat_ms": 100, "probe_timeout_ms": 8, "stale_ms": 9, "on_unresponsive": "restart"},
+                "idle": {"after_ms": 100, "mode": "off", "start": "boot"},
                 "crash_loop": {"threshold": 1, "window_ms": 2, "schedule_ms": [1, 20], "max_attempts": 4, "stable_ms": 5}}"#,
         )
         .unwrap()

@@ -335,6 +335,8 @@ fn status() -> Value {
         ("protocol_version", "Of MCP, as it was agreed on.", or_null(text())),
         ("image_pull", "The last pull of its image.", or_null(pull())),
         ("install", "The last fetching of its packages, if one was needed.", or_null(install())),
+        ("asleep", "How it is at rest, if it is.", or_null(asleep())),
+        ("last_wake_ms", "What its last wake took, from the request to ready.", or_null(amount())),
         ("managed_by", "What made it and looks after it.", or_null(text())),
         ("environment", "The names of its variables.", texts()),
         ("created_at", "When it was registered.", time()),
@@ -380,6 +382,14 @@ fn install() -> Value {
         ("bytes", "What its volumes hold by now.", amount()),
         ("total", "Of so many; `null`: not known before the end.", or_null(amount())),
         ("attempt", "Each goes on from what the one before has fetched.", amount()),
+    ])
+}
+
+fn asleep() -> Value {
+    closed(&[
+        ("mode", "Frozen, or ended.", json!({"type": "string", "enum": ["doze", "stop"]})),
+        ("since", "When it went to rest.", time()),
+        ("last_wake_ms", "What the wake before that took.", or_null(amount())),
     ])
 }
 
@@ -524,7 +534,7 @@ fn status_example() -> Value {
         "health": {"last_heard_at": "2026-02-17T12:15:29.000Z", "warnings": []},
         "server_info": {"name": "weather", "version": "1"}, "protocol_version": "2025-11-25", "image_pull": null,
         "install": {"phase": "done", "bytes": 18_350_080, "total": 18_350_080, "attempt": 1},
-        "managed_by": null, "environment": ["API_KEY"], "created_at": "2026-02-17T10:00:00.000Z", "last_used_at": null,
+        "asleep": null, "last_wake_ms": 412, "managed_by": null, "environment": ["API_KEY"], "created_at": "2026-02-17T10:00:00.000Z", "last_used_at": null,
     })
 }
 
@@ -534,7 +544,8 @@ mod tests {
     use crate::api::definition::fields;
     use crate::api::status;
     use crate::api::status::tests::{definition, view};
-    use crate::model::status::{ImagePull, Install, InstallPhase, LastCrash, PullState, StatusView, Usage};
+    use crate::model::definition::IdleMode;
+    use crate::model::status::{Asleep, ImagePull, Install, InstallPhase, LastCrash, PullState, StatusView, Usage};
 
     /// Has the value the members that the schema says, at every depth?
     fn agrees(value: &Value, schema: &Value, place: &str) {
@@ -559,6 +570,7 @@ mod tests {
                 oom: false,
                 stderr_tail: vec![],
             }),
+            asleep: Some(Asleep { mode: IdleMode::Stop, since_unix_ms: 0 }),
             install: Some(Install { phase: InstallPhase::Fetching, bytes: 0, total: None, attempt: 1 }),
             image_pull: Some(ImagePull { state: PullState::Done, layer: None, bytes: 0, total: 0, error: None }),
             ..view(definition())

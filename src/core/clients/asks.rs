@@ -9,6 +9,7 @@ use crate::core::clients::news::take_watcher;
 use crate::core::clients::parked::{Hand, WaitOn};
 use crate::core::contract::Output;
 use crate::core::effects::Timer;
+use crate::core::hosting::idle::is_quiet;
 use crate::core::hosting::lifecycle::{Event, State};
 use crate::core::peers::listings::Listing;
 use crate::core::servers::outbox::{ChangeKind, Pending};
@@ -67,7 +68,12 @@ impl Core {
         match ask {
             Ask::Call { server, method, params, timeout_ms } => {
                 let id = self.servers.find(&server, who)?;
-                self.call(conn, who, self.servers.known[&id].main, method, params, timeout_ms).map(|()| None)
+                let main = self.servers.known[&id].main;
+                let quiet = Some(method.get().trim_matches('"')).filter(|method| is_quiet(method));
+                if let Some(answer) = quiet.and_then(|method| self.answer_at_rest(main, method, params)) {
+                    return Ok(Some(answer));
+                }
+                self.call(conn, who, main, method, params, timeout_ms).map(|()| None)
             }
             Ask::Register { definition, wait } => self.register(conn, who, *definition, wait).map(|()| None),
             Ask::List { status, name } => Ok(Some(self.list(who, status.as_deref(), name.as_deref()))),
@@ -136,7 +142,7 @@ impl Core {
             .servers
             .registered()
             .filter(|server| server.removing.is_none() && who.may_see(&server.definition))
-            .filter(|server| status.is_none_or(|wanted| self.peers.known[&server.main].life.status().wire() == wanted))
+            .filter(|server| status.is_none_or(|wanted| self.peers.known[&server.main].status().wire() == wanted))
             .filter(|server| name.is_none_or(|wanted| server.definition.name == wanted))
             .collect();
         found.sort_by(|a, b| a.definition.name.cmp(&b.definition.name));
@@ -430,6 +436,7 @@ pub(in crate::core) fn needs_restart(old: &Definition, new: &Definition) -> bool
         install_timeout_ms: new.install_timeout_ms,
         health: new.health.clone(),
         crash_loop: new.crash_loop.clone(),
+        idle: new.idle,
         ..old.clone()
     };
     same_at_run_time != *new

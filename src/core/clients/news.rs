@@ -68,7 +68,7 @@ impl Clients {
 
     pub fn tell_transition(&self, peer: &Peer, is_registered: bool, told: Transition<'_>, effects: &mut Effects) {
         let Transition { from, instance, why } = told;
-        let (name, to) = (&peer.definition.name, peer.life.status());
+        let (name, to) = (&peer.definition.name, peer.status());
         let shown = instance.map_or_else(|| "-".to_string(), |instance| instance.to_string());
         log::info!("server={name} instance={shown} from={} to={} why={why}", from.wire(), to.wire());
         // Any but the main one is nobody's business but the daemon's.
@@ -117,7 +117,7 @@ pub(in crate::core) fn news_of(main: &Peer, kind: NewsKind, why: String, now: No
         instance: main.life.instance(),
         kind,
         from: None,
-        to: main.life.status(),
+        to: main.status(),
         link: match &main.life {
             Life::Hosted(_) => None,
             Life::External(life) => Some(life.link_status()),
@@ -161,6 +161,8 @@ pub(in crate::core) fn event_name(event: &Event) -> &'static str {
         Event::Stop => "stop",
         Event::Shutdown => "shutdown",
         Event::Restart => "restart",
+        Event::Sleep => "idle",
+        Event::Wake => "used again",
         Event::KillNow => "to end at once",
         Event::Elapsed => "deadline",
         Event::Link(event) => link_event_name(event),

@@ -68,7 +68,11 @@ impl Clients {
         let mut waiting = self.parked.on_server(server);
         waiting.retain(|(_, on)| match on {
             WaitOn::Ready { .. } | WaitOn::Advertised(_) => match state {
-                State::Ready { .. } | State::Unresponsive { .. } | State::Down | State::Failed => true,
+                State::Ready { .. }
+                | State::Unresponsive { .. }
+                | State::Asleep { .. }
+                | State::Down
+                | State::Failed => true,
                 State::Waiting { looping, .. } => *looping,
                 State::Pulling
                 | State::Installing { .. }

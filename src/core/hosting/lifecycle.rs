@@ -42,6 +42,10 @@ pub enum Event {
     /// As `Stop`, with the grace of a shutdown.
     Shutdown,
     Restart,
+    /// Nobody has used it for so long; or it was not to be started before somebody does.
+    Sleep,
+    /// Somebody uses it.
+    Wake,
     /// Do not wait for anybody.
     KillNow,
     /// The deadline of the present state.
@@ -167,8 +171,9 @@ impl Lifecycle {
                     Verdict::GiveUp => None,
                 }
             }
-            State::Stopping { then: Then::Down | Then::Restart | Then::Install, .. }
+            State::Stopping { then: Then::Down | Then::Sleep | Then::Wake | Then::Restart | Then::Install, .. }
             | State::Down
+            | State::Asleep { .. }
             | State::Pulling
             | State::Installing { .. }
             | State::Due
@@ -188,7 +193,7 @@ impl Lifecycle {
         self.state = match (state, event) {
             // --- coming up
             (
-                State::Down | State::Failed | State::Waiting { .. } | State::InstallDue { .. },
+                State::Down | State::Failed | State::Asleep { .. } | State::Waiting { .. } | State::InstallDue { .. },
                 Event::Start | Event::Restart,
             ) => {
                 self.reset();
@@ -257,6 +262,17 @@ impl Lifecycle {
                 put_down(instance, true, Then::Crash { ready_for_ms: None }, &mut out)
             }
 
+            // --- at rest while nobody uses it
+            (State::Ready { instance, .. } | State::Unresponsive { instance, .. }, Event::Sleep) => {
+                stopping(instance, true, Then::Sleep, now_ms, &mut out)
+            }
+            (State::Down, Event::Sleep) => State::Asleep { since_ms: now_ms },
+            // It was up: neither what is counted of its crashes nor its image is begun anew.
+            (State::Asleep { .. }, Event::Wake) => begin(def, Begin::AfterRest, &mut out),
+            (State::Stopping { instance, launched, then: Then::Sleep, killed }, Event::Wake) => {
+                State::Stopping { instance, launched, then: Then::Wake, killed }
+            }
+
             // --- silent, and heard again
             (State::Ready { instance, since_ms } | State::Unresponsive { instance, since_ms }, Event::Silent) => {
                 silent(instance, since_ms, def, now_ms, &mut out)
@@ -311,6 +327,7 @@ impl Lifecycle {
                 State::Down
             }
             (State::Failed, Event::Stop) => State::Down,
+            (State::Asleep { .. }, Event::Stop | Event::Shutdown | Event::KillNow) => State::Down,
             (State::Launching { instance }, Event::Stop) => stopping(instance, false, Then::Down, now_ms, &mut out),
             (State::Launching { instance }, Event::Restart) => {
                 self.reset();
@@ -419,6 +436,8 @@ impl Lifecycle {
                 | Event::Heard
                 | Event::StdoutClosed
                 | Event::Exited(_)
+                | Event::Sleep
+                | Event::Wake
                 | Event::Elapsed
                 | Event::Link(_),
             ) => state,
@@ -462,6 +481,11 @@ impl Lifecycle {
                 out.push(Action::Deadline { at_ms: None });
                 State::Down
             }
+            Then::Sleep => {
+                out.push(Action::Deadline { at_ms: None });
+                State::Asleep { since_ms: now_ms }
+            }
+            Then::Wake => begin(def, Begin::AfterRest, out),
             Then::Restart => begin(def, Begin::Fresh, out),
             Then::Install => self.next_install(def, now_ms, out),
             Then::Crash { ready_for_ms } => self.after_death(def, now_ms, ready_for_ms, out),
@@ -500,13 +524,16 @@ enum Begin {
     /// A hand, a boot or a registration.
     Fresh,
     AfterDeath,
+    AfterRest,
 }
 
 /// The first step of every life: its image, if it has one.
 fn begin(def: &Definition, why: Begin, out: &mut Vec<Action>) -> State {
     match (&def.source, def.pull_policy, why) {
         (Source::HostRootfs, _, _) => due(out),
-        (Source::Image(_), PullPolicy::Always, Begin::AfterDeath) => pulling(PullPolicy::Missing, out),
+        (Source::Image(_), PullPolicy::Always, Begin::AfterDeath | Begin::AfterRest) => {
+            pulling(PullPolicy::Missing, out)
+        }
         (Source::Image(_), policy, _) => pulling(policy, out),
     }
 }

@@ -2,6 +2,7 @@
 //! Owns whose each instance is, and who may start when. Invariant: no more instances hold a start slot than may.
 
 pub mod backoff;
+pub mod idle;
 #[cfg(debug_assertions)]
 mod invariants;
 pub mod lifecycle;

@@ -55,6 +55,10 @@ pub enum State {
         until_ms: u64,
         looping: bool,
     },
+    /// Nobody used it, and it was ended, or is not started before somebody does. The next request starts it.
+    Asleep {
+        since_ms: u64,
+    },
     /// Given up; only a hand can start it again.
     Failed,
 }
@@ -74,6 +78,7 @@ impl State {
             | State::InstallDue { .. }
             | State::Due
             | State::Waiting { .. }
+            | State::Asleep { .. }
             | State::Failed => None,
         }
     }
@@ -92,8 +97,14 @@ impl State {
             | State::Mute { .. }
             | State::Stopping { .. }
             | State::Waiting { .. }
+            | State::Asleep { .. }
             | State::Failed => None,
         }
+    }
+
+    /// At rest, or on its way there: whatever is asked of it is asked of the next instance.
+    pub fn is_resting(&self) -> bool {
+        matches!(self, State::Asleep { .. } | State::Stopping { then: Then::Sleep, .. })
     }
 
     pub fn status(&self) -> Status {
@@ -105,7 +116,8 @@ impl State {
             State::Unresponsive { .. } => Status::Unresponsive,
             State::Mute { .. } => Status::Restarting,
             State::Stopping { then, .. } => match then {
-                Then::Down => Status::Stopping,
+                Then::Down | Then::Sleep => Status::Stopping,
+                Then::Wake => Status::Starting,
                 Then::Install => Status::Installing,
                 Then::Restart | Then::Crash { .. } => Status::Restarting,
             },
@@ -113,6 +125,7 @@ impl State {
                 true => Status::Backoff,
                 false => Status::Restarting,
             },
+            State::Asleep { .. } => Status::Asleep,
             State::Failed => Status::Failed,
         }
     }
@@ -122,6 +135,10 @@ impl State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Then {
     Down,
+    /// Nobody used it.
+    Sleep,
+    /// As above, and somebody has come meanwhile.
+    Wake,
     /// A restart by hand.
     Restart,
     /// Its packages were not here in time: the next attempt, by the schedule, to fetch the rest of them.

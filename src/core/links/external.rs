@@ -192,7 +192,7 @@ impl ExternalLife {
             Event::StdoutClosed => self.muted(&mut out),
             Event::Exited(exit) => self.exited(exit, now_ms, &mut out),
             Event::Elapsed => self.elapsed(now_ms, &mut out),
-            Event::Pulled | Event::PullFailed(_) | Event::Heard => {}
+            Event::Pulled | Event::PullFailed(_) | Event::Heard | Event::Sleep | Event::Wake => {}
         }
         self.shown = self.state_now();
         out.push(Action::Deadline { at_ms: self.deadline_ms() });

@@ -60,6 +60,7 @@ impl Replies<'_> {
             return self.finish(post, None, 200, fault_message(id.get(), &fault.retry_after_ms(1_000)));
         }
         let record = record(self.effects);
+        let used_ms = peers.used_before(peer, method);
         let sent = match &rounds {
             Some(rounds) => {
                 submit_newer(peers, peer, &owner, &Newer { abilities: &abilities, level }, rounds, self.effects)
@@ -76,6 +77,7 @@ impl Replies<'_> {
                 sent.map(|(call, timeout_ms)| (call, timeout_ms, token))
             }
         };
+        peers.was_no_use(peer, used_ms);
         match sent {
             Ok((call, timeout_ms, token)) => {
                 let forwarded = ForwardedRequest {

@@ -3,6 +3,7 @@
 
 use crate::core::effects::Effects;
 use crate::core::mcp::Mcp;
+use crate::core::mcp::endpoint::McpEndpoint;
 use crate::core::mcp::responses::Replies;
 use crate::core::mcp::sessions::{Era, RequestKind};
 use crate::core::mcp::wording::{INVALID_PARAMS, METHOD_NOT_FOUND, fault_message, rpc_error};
@@ -113,6 +114,17 @@ impl Mcp {
     /// Does anybody still want to hear of this resource?
     pub fn is_wanted(&self, peer: PeerId, uri: &str) -> bool {
         self.subscriptions().any(|(of, wanted)| *of == peer && wanted == uri)
+    }
+
+    /// Something of a client's is under way at this peer, or may still come from it. `at`: the peer under which its clients have
+    /// subscribed; `endpoint`: that of its server, if it serves those who listen there.
+    pub fn holds(&self, id: PeerId, at: PeerId, endpoint: Option<&McpEndpoint>) -> bool {
+        let listening = || self.posts.values().filter_map(|post| post.listening.as_ref());
+        self.questions.values().any(|question| question.peer == id)
+            || self.forwarded.values().any(|forwarded| forwarded.peer == id)
+            || self.subscriptions().any(|(of, _)| *of == at)
+            || self.sessions.iter().any(|session| session.peer == Some(id) && session.get_stream.is_some())
+            || endpoint.is_some_and(|endpoint| listening().any(|listening| listening.at == *endpoint))
     }
 
     fn subscriptions(&self) -> impl Iterator<Item = &(PeerId, String)> {

@@ -5,6 +5,7 @@
 use crate::core::contract::{Now, Output};
 use crate::core::effects::{Effects, Timer};
 use crate::core::events::RoomEvent;
+use crate::core::hosting::idle::is_quiet;
 use crate::core::links::external::Carrier;
 use crate::core::mcp::era::params::in_newer_era;
 use crate::core::mcp::wording::minted_token;
@@ -51,8 +52,22 @@ impl Peers {
                 Some(Err(_)) | None => jsonrpc::request(call, method, params),
             }
         };
+        let used_ms = self.used_before(id, method.get().trim_matches('"'));
         let (call_id, _) = self.submit(id, Some(&who.name), timeout_ms, (caller, class), line, effects)?;
+        self.was_no_use(id, used_ms);
         Ok(call_id)
+    }
+
+    /// When it was last used, if this is no use of it.
+    pub fn used_before(&self, id: PeerId, method: &str) -> Option<u64> {
+        if is_quiet(method) { self.known.get(&id).map(|peer| peer.rest.used_ms) } else { None }
+    }
+
+    /// As above: it was used last when it was before.
+    pub fn was_no_use(&mut self, id: PeerId, before_ms: Option<u64>) {
+        if let (Some(used_ms), Some(peer)) = (before_ms, self.known.get_mut(&id)) {
+            peer.rest.used_ms = used_ms;
+        }
     }
 
     /// Sends a call, or queues it; gives its id and the time it has. `line` makes the message for an id; `by` is the
@@ -132,6 +147,9 @@ impl Peers {
         };
         if let Some(by) = by.filter(|_| deadline_ms > due_ms) {
             peer.lane.extend(Extended { call: call_id, by: Arc::clone(by), due_ms });
+        }
+        if bounded {
+            peer.rest.used_ms = began_ms;
         }
         if bounded && peer.is_used(now.unix_ms) {
             effects.raise(RoomEvent::Used(server));

@@ -69,6 +69,11 @@ impl Pulse {
         self.heard_ms
     }
 
+    /// A question is out, and it has its time to answer.
+    pub fn is_asking(&self) -> bool {
+        matches!(self.doubt, Doubt::Pinged { .. } | Doubt::Listed { .. })
+    }
+
     pub fn is_stale(&self) -> bool {
         self.stale
     }
@@ -187,7 +192,7 @@ impl Peers {
 
     pub fn arm_pulse(&mut self, id: PeerId, effects: &mut Effects) {
         let Some(peer) = self.known.get(&id) else { return };
-        match &peer.pulse {
+        match peer.pulse.as_ref().filter(|_| peer.rest.dozing_since_ms.is_none()) {
             Some(pulse) => effects.deadlines.set(Timer::Pulse(id), pulse.deadline(&peer.definition.health)),
             None => effects.deadlines.cancel(Timer::Pulse(id)),
         }
@@ -224,8 +229,8 @@ impl Peers {
         let peer = self.known.get_mut(&id)?;
         let rules = &peer.definition.health;
         let busy = peer.definition.max_in_flight == 1 && !peer.lane.in_flight().is_empty();
-        // One that is on its way out owes nobody an answer.
-        peer.life.ready_instance()?;
+        // One that is on its way out owes nobody an answer, and one that dozes cannot give any.
+        peer.life.ready_instance().filter(|_| peer.rest.dozing_since_ms.is_none())?;
         let pulse = peer.pulse.as_mut()?;
         let stale_ms = pulse.turns_stale(rules, now_ms).then(|| now_ms - pulse.heard_ms());
         Some((pulse.elapsed(rules, busy, now_ms), stale_ms))

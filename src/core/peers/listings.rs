@@ -73,7 +73,7 @@ impl Listing {
         }
     }
 
-    fn capability(self) -> &'static str {
+    pub fn capability(self) -> &'static str {
         match self {
             Listing::Tools => "tools",
             Listing::Prompts => "prompts",
@@ -293,7 +293,7 @@ impl Peers {
     }
 
     /// Prepares all that will be asked of a list, in one walk through it.
-    fn keep_list(
+    pub fn keep_list(
         &mut self,
         id: PeerId,
         list: Listing,
@@ -373,6 +373,7 @@ impl Peers {
     /// A peer goes for good, and what it offered with it.
     pub fn forget(&mut self, id: PeerId, effects: &mut Effects) {
         effects.deadlines.cancel(Timer::State(id));
+        effects.deadlines.cancel(Timer::Idle(id));
         let Some(mut peer) = self.known.remove(&id) else { return };
         for list in Listing::ALL {
             let counted = std::mem::take(&mut peer.list_mut(list).counted);
@@ -422,7 +423,7 @@ impl Peers {
     }
 }
 
-enum Kept {
+pub(in crate::core) enum Kept {
     First,
     Changed,
 }

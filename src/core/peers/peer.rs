@@ -3,6 +3,7 @@
 //! happens to it is decided in `hosting/lifecycle.rs` and done by the core. Invariant: it belongs to one registered server.
 
 use crate::core::contract::Now;
+use crate::core::hosting::idle::Rest;
 use crate::core::hosting::lifecycle::{Lifecycle, State, Then};
 use crate::core::links::external::Carrier;
 use crate::core::peers::calls::Lane;
@@ -16,7 +17,7 @@ use crate::model::definition::{Definition, Source};
 use crate::model::fault::{Code, Fault, Outcome};
 use crate::model::instance::{Exit, ExitCause};
 use crate::model::protocol::Level;
-use crate::model::status::LastCrash;
+use crate::model::status::{LastCrash, Status};
 use crate::wire::times::rfc3339;
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
@@ -79,6 +80,8 @@ pub struct Peer {
     /// Of an instance that is ready and has a bridge.
     pub pulse: Option<Pulse>,
     pub said: Said,
+    #[serde(default)]
+    pub rest: Rest,
     /// When a use of it was last noted.
     used_unix_ms: Option<u64>,
     /// The instance that fetches its packages, if one does.
@@ -174,6 +177,7 @@ impl Peer {
             start_failed: false,
             pulse: None,
             said: Said::default(),
+            rest: Rest::default(),
             used_unix_ms: None,
             installing: None,
             leaving: false,
@@ -211,6 +215,7 @@ impl Peer {
             | State::Mute { .. }
             | State::Stopping { .. }
             | State::Waiting { .. }
+            | State::Asleep { .. }
             | State::Failed => 0,
         };
         self.definition.startup_timeout_ms + before_ms + STOP_GRACE.as_millis() as u64
@@ -229,6 +234,14 @@ impl Peer {
         match &self.definition.source {
             Source::Image(image) => Some(image),
             Source::HostRootfs => None,
+        }
+    }
+
+    /// As it is told.
+    pub fn status(&self) -> Status {
+        match self.life.status() {
+            Status::Ready if self.rest.is_told && self.rest.dozing_since_ms.is_some() => Status::Asleep,
+            status => status,
         }
     }
 
@@ -251,7 +264,12 @@ impl Peer {
             | State::Launching { .. }
             | State::Greeting { .. }
             | State::Mute { .. }
-            | State::Stopping { then: Then::Restart | Then::Install | Then::Crash { .. }, .. } => Ok(()),
+            // It is woken, or started again when it has gone to rest.
+            | State::Asleep { .. }
+            | State::Stopping {
+                then: Then::Sleep | Then::Wake | Then::Restart | Then::Install | Then::Crash { .. },
+                ..
+            } => Ok(()),
             State::Down | State::Stopping { then: Then::Down, .. } => {
                 let message = format!("{name} is stopped; `POST …/{name}/start` starts it");
                 Err(Fault::new(Code::ServerStopped, message).outcome(Outcome::NotSent))
@@ -349,6 +367,7 @@ impl Peer {
             | State::Ready { .. }
             | State::Mute { .. }
             | State::Stopping { .. }
+            | State::Asleep { .. }
             | State::Waiting { looping: false, .. } => {}
         }
         if self.pulse.as_ref().is_some_and(Pulse::is_stale) {

@@ -8,6 +8,7 @@ use crate::api::response::Answer;
 use crate::core::Core;
 use crate::core::contract::Output;
 use crate::core::effects::{Effects, Timer};
+use crate::core::hosting::idle::is_quiet;
 use crate::core::mcp::aggregate::Patience;
 use crate::core::mcp::endpoint::McpEndpoint;
 use crate::core::mcp::posts::done;
@@ -133,12 +134,30 @@ impl Core {
                 let message = format!("Method not found: {method}");
                 self.replies().finish(post, None, 200, rpc_error(id.get(), METHOD_NOT_FOUND, &message));
             }
+            (_, Some(peer)) if is_quiet(method) && self.is_told_at_rest(post, peer, id, method, params) => {}
             (_, None) => self.aggregate_request(post, session, id, method, params, Patience::Left),
             ("resources/subscribe" | "resources/unsubscribe", Some(peer)) => {
                 self.subscription(post, session, peer, id, method, params);
             }
             (_, Some(peer)) => self.forward(post, session, peer, id, method, params, RequestKind::Plain),
         }
+    }
+
+    /// It is known while the server rests, and not worth waking it for.
+    fn is_told_at_rest(
+        &mut self,
+        post: PostId,
+        peer: PeerId,
+        id: Json<'_>,
+        method: &str,
+        params: Option<Json<'_>>,
+    ) -> bool {
+        let message = self.message_at_rest(peer, id, method, params);
+        let is_told = message.is_some();
+        if let Some(message) = message {
+            self.replies().finish(post, None, 200, message);
+        }
+        is_told
     }
 
     /// Sends a session's request to a server.

@@ -41,6 +41,11 @@ impl Core {
         if let Some(state) = resumed_state(request.params.as_json()) {
             return self.resume_call(server, post, &request, &state);
         }
+        let (id, params) = (request.id.as_json(), request.params.as_json());
+        if let Some((status, message)) = self.stateless_message_at_rest(server, id, &request.method, params) {
+            return self.replies().finish(post, None, status, message);
+        }
+        self.wake_main_later(server);
         match self.servers.known[&server].support {
             Support::Yes(other) => self.forward_stateless(other, post, &request),
             // One that has just been found out may not have said so to everybody yet.
@@ -99,6 +104,8 @@ impl Core {
 
     /// Somebody listens to a server, and to these of its resources as the first.
     fn listened(&mut self, server: ServerId, new: &[String]) {
+        // It may have something to say from here on.
+        self.wake_main_later(server);
         match self.servers.known[&server].support {
             Support::Yes(peer) if !new.is_empty() => self.listen_to(peer),
             Support::Yes(_) | Support::Asked(_) => {}

@@ -108,6 +108,7 @@ impl Core {
             Pending::Import { conn, imported } => self.import_stored(conn, *imported),
             Pending::KeyRotation { conn } => self.answer(conn, Answer::KeyRotated),
             Pending::Status { .. }
+            | Pending::Catalogue { .. }
             | Pending::Reconcile { .. }
             | Pending::ReconcileToken { .. }
             | Pending::ReconcileRow { .. }
@@ -144,6 +145,7 @@ impl Core {
                 self.refuse(conn, fault);
             }
             Pending::Import { conn, imported } => self.import_undone(conn, &imported, fault),
+            Pending::Catalogue { server } => self.servers.catalogue_unstored(server),
             Pending::Status { .. }
             | Pending::Reconcile { .. }
             | Pending::ReconcileToken { .. }
@@ -224,6 +226,7 @@ impl Core {
         server.definition = definition;
         let main = server.main;
         self.peers.arm_pulse(main, &mut self.effects);
+        self.arm_rest(main);
         if moved {
             self.peers.rename_lists(main, &self.settings.separator, &mut self.effects);
         }
@@ -423,6 +426,7 @@ impl Core {
         }
         self.flush_projects();
         self.flush_records();
+        self.flush_catalogues();
         for id in self.servers.outbox.take_dirty() {
             let kept = |server: &&Server| server.refused.is_none() && server.removing.is_none();
             let Some(server) = self.servers.known.get(&id).filter(kept) else { continue };

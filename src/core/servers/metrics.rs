@@ -88,7 +88,7 @@ impl Metered<'_> {
         ServerMetrics {
             name: server.definition.name.clone(),
             provider: server.definition.provider.clone().unwrap_or_else(|| self.settings.providers[0].clone()),
-            status: main.life.status(),
+            status: main.status(),
             tally: server.tally.clone(),
             in_flight: main.lane.in_flight().len(),
             waiting: main.lane.waiting(),
@@ -103,7 +103,7 @@ impl Metered<'_> {
     /// How the daemon is, in one line.
     pub fn status_line(&self) -> String {
         let main = || self.servers.registered().map(|server| &self.peers.known[&server.main]);
-        let count = |wanted: Status| main().filter(|peer| peer.life.status() == wanted).count();
+        let count = |wanted: Status| main().filter(|peer| peer.status() == wanted).count();
         let (all, ready, calls) = (self.servers.registered().count(), count(Status::Ready), self.peers.calls.len());
         let unwell =
             [Status::Unresponsive, Status::Backoff, Status::Failed].map(|status| (count(status), status.wire()));

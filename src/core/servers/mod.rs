@@ -1,6 +1,7 @@
 //! What is registered: definitions, what the operator wants, and how changes become durable.
 
 pub mod call_records;
+pub mod catalogues;
 pub mod changes;
 pub mod checks;
 pub mod decisions;

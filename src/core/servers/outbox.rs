@@ -43,6 +43,10 @@ pub enum Pending {
     Status {
         server: ServerId,
     },
+    /// What it offers.
+    Catalogue {
+        server: ServerId,
+    },
     /// The row, or its absence, as the core knows it.
     Reconcile {
         server: ServerId,
@@ -97,6 +101,11 @@ pub struct Outbox {
     dirty: BTreeSet<ServerId>,
     /// Servers with a status on its way.
     saving: BTreeSet<ServerId>,
+    /// Servers that may offer something else than the store knows, and those of which that is on its way.
+    #[serde(default)]
+    catalogues: BTreeSet<ServerId>,
+    #[serde(default)]
+    catalogues_out: BTreeSet<ServerId>,
     reconcile: BTreeSet<ServerId>,
     reconcile_tokens: BTreeSet<String>,
     /// As the two above, of which the store has refused the last attempt: not tried again at once.
@@ -115,7 +124,11 @@ impl Outbox {
 
     /// Writes that the store does not have yet.
     pub fn waiting(&self) -> usize {
-        self.pending.len() + self.dirty.len() + self.reconcile.len() + self.reconcile_tokens.len()
+        self.pending.len()
+            + self.dirty.len()
+            + self.catalogues.len()
+            + self.reconcile.len()
+            + self.reconcile_tokens.len()
     }
 
     pub fn opened(&mut self) {
@@ -137,8 +150,10 @@ impl Outbox {
         self.issued += 1;
         self.out += 1;
         let seq = StoreSeq(self.issued);
-        if let Pending::Status { server } = pending {
-            self.saving.insert(server);
+        match &pending {
+            Pending::Status { server } => _ = self.saving.insert(*server),
+            Pending::Catalogue { server } => _ = self.catalogues_out.insert(*server),
+            _other => {}
         }
         self.pending.insert(seq, pending);
         seq
@@ -149,8 +164,10 @@ impl Outbox {
         self.stalled = false;
         self.out -= 1;
         let pending = self.pending.remove(&seq)?;
-        if let Pending::Status { server } = pending {
-            self.saving.remove(&server);
+        match &pending {
+            Pending::Status { server } => _ = self.saving.remove(server),
+            Pending::Catalogue { server } => _ = self.catalogues_out.remove(server),
+            _other => {}
         }
         Some(pending)
     }
@@ -171,6 +188,7 @@ impl Outbox {
             Pending::Status { server } => {
                 self.dirty.insert(*server);
             }
+            Pending::Catalogue { server } => _ = self.catalogues.insert(*server),
             Pending::TokenInsert { token, .. } => _ = self.reconcile_tokens.insert(token.name.clone()),
             Pending::ReconcileToken { name } => _ = self.reconcile_tokens.insert(name.clone()),
             Pending::Import { imported, .. } => {
@@ -199,6 +217,7 @@ impl Outbox {
             | Pending::Change { .. }
             | Pending::TokenInsert { .. }
             | Pending::Status { .. }
+            | Pending::Catalogue { .. }
             | Pending::Reconcile { .. }
             | Pending::ReconcileToken { .. }
             | Pending::Import { .. }
@@ -247,6 +266,17 @@ impl Outbox {
         self.dirty.insert(server);
     }
 
+    pub fn mark_catalogue(&mut self, server: ServerId) {
+        self.catalogues.insert(server);
+    }
+
+    /// Those with nothing of the kind on its way: an older one may never overtake a newer one.
+    pub fn take_catalogues(&mut self) -> Vec<ServerId> {
+        let ready: Vec<ServerId> = self.catalogues.difference(&self.catalogues_out).copied().collect();
+        ready.iter().for_each(|server| _ = self.catalogues.remove(server));
+        ready
+    }
+
     pub fn reconcile(&mut self, server: ServerId) {
         self.reconcile.insert(server);
     }
@@ -264,6 +294,7 @@ impl Outbox {
             | Pending::Change { .. }
             | Pending::TokenInsert { .. }
             | Pending::Status { .. }
+            | Pending::Catalogue { .. }
             | Pending::Import { .. }
             | Pending::Project { .. }
             | Pending::KeyRotation { .. }
@@ -299,6 +330,7 @@ impl Outbox {
 
     pub fn forget(&mut self, server: ServerId) {
         self.dirty.remove(&server);
+        self.catalogues.remove(&server);
     }
 
     pub fn take_reconcile(&mut self) -> (BTreeSet<ServerId>, BTreeSet<String>) {
@@ -322,6 +354,7 @@ impl Outbox {
     pub fn is_clean(&self) -> bool {
         self.pending.is_empty()
             && self.dirty.is_empty()
+            && self.catalogues.is_empty()
             && self.reconcile.is_empty()
             && self.reconcile_tokens.is_empty()
             && self.reconcile_rows.is_empty()
@@ -331,6 +364,7 @@ impl Outbox {
 
     pub fn has_unsent(&self) -> bool {
         !(self.dirty.is_empty()
+            && self.catalogues.is_empty()
             && self.reconcile.is_empty()
             && self.reconcile_tokens.is_empty()
             && self.reconcile_rows.is_empty()

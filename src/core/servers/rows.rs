@@ -47,6 +47,9 @@ impl Rows<'_> {
         self.ensure_admin_token();
         self.servers.tokens_elapsed(self.effects);
         self.load_servers(snapshot.servers, snapshot.unfit, snapshot.volume_removals, &decisions);
+        for (id, catalogue) in snapshot.catalogues {
+            self.restore_catalogue(id, &catalogue);
+        }
         for decision in decisions {
             self.servers.decided_before(decision);
         }

@@ -9,11 +9,11 @@ use crate::core::mcp::era::stateless::{Held, Support};
 use crate::core::peers::life::Life;
 use crate::core::peers::peer::{Peer, Role};
 use crate::ids::{ConnId, PeerId, ServerId};
-use crate::model::definition::Definition;
+use crate::model::definition::{Definition, IdleMode};
 use crate::model::external::ExternalId;
 use crate::model::fault::{Code, Fault};
 use crate::model::records::{StoredServer, StoredStatus};
-use crate::model::status::{ImagePull, Install, Status, StatusView};
+use crate::model::status::{Asleep, ImagePull, Install, Status, StatusView};
 use crate::model::tally::{Sample, Tally};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -66,6 +66,9 @@ pub struct Server {
     /// Requests that wait for `support` to be known.
     pub(in crate::core) held: Vec<Held>,
     pub last_used_unix_ms: Option<u64>,
+    /// A print of what the store knows of what it offers.
+    #[serde(default)]
+    pub catalogue: Option<u64>,
     /// A change of it is on its way to the store.
     pub changing: bool,
     pub removing: Option<Removal>,
@@ -108,6 +111,7 @@ impl Server {
             offered: true,
             held: Vec::new(),
             last_used_unix_ms: None,
+            catalogue: None,
             changing: false,
             removing: None,
             refused: None,
@@ -177,7 +181,7 @@ impl Server {
 
     pub fn stored_status(&self, main: &Peer) -> StoredStatus {
         StoredStatus {
-            status: main.life.status(),
+            status: main.status(),
             restart_count: main.restart_count,
             last_crash: main.last_crash.clone(),
             last_error: main.last_error.clone(),
@@ -198,6 +202,7 @@ impl Server {
             | State::Mute { .. }
             | State::Stopping { .. }
             | State::Waiting { .. }
+            | State::Asleep { .. }
             | State::Failed => None,
         };
         let silent_ms = main.pulse.as_ref().map(|pulse| now.mono_ms - pulse.heard_ms());
@@ -207,7 +212,7 @@ impl Server {
             provider: self.definition.provider.clone().unwrap_or_else(|| settings.providers[0].clone()),
             warning: self.all_warnings(settings),
             network: self.network(settings),
-            status: main.life.status(),
+            status: main.status(),
             // A pipe that nobody answers on is no connection.
             bridge_connected: self.definition.stdio_bridge && main.life.status() == Status::Ready,
             restart_count: main.restart_count,
@@ -226,9 +231,20 @@ impl Server {
             usage: None,
             image_pull: self.image_pull.clone(),
             install: self.install.clone(),
+            asleep: self.asleep(main, now),
+            last_wake_ms: main.rest.last_wake_ms,
             created_unix_ms: self.created_unix_ms,
             last_used_unix_ms: self.last_used_unix_ms,
         }
+    }
+
+    fn asleep(&self, main: &Peer, now: Now) -> Option<Asleep> {
+        let (mode, since_ms) = match (main.life.state(), main.rest.dozing_since_ms) {
+            (State::Asleep { since_ms }, _) => (IdleMode::Stop, *since_ms),
+            (_, Some(since_ms)) if main.status() == Status::Asleep => (IdleMode::Doze, since_ms),
+            (_, _) => return None,
+        };
+        Some(Asleep { mode, since_unix_ms: now.unix_ms.saturating_sub(now.mono_ms - since_ms) })
     }
 
     fn network(&self, settings: &Settings) -> String {
@@ -242,7 +258,7 @@ impl Server {
 
     /// One line for the log.
     pub fn summary(&self, main: &Peer, now: Now) -> String {
-        let (name, status) = (&self.definition.name, main.life.status().wire());
+        let (name, status) = (&self.definition.name, main.status().wire());
         let (in_flight, waiting) = (main.lane.in_flight().len(), main.lane.waiting());
         let (restarts, late) = (main.restart_count, main.said.late);
         let warnings = main.warnings(now).join("; ");

@@ -126,6 +126,12 @@ impl Probes {
         _ = File::from(said).take(PROBE_REASON_MAX).read_to_string(&mut reason);
         let reason = reason.trim();
         match cause {
+            ExitCause::Code(0) if reason == probe::POLLS => {
+                log::info!("provider {provider}: {reason}; servers of it that nobody uses are frozen");
+                if let Some(runtime) = self.usable.get_mut(&provider) {
+                    runtime.polls = true;
+                }
+            }
             ExitCause::Code(0) => {
                 if let (false, Some(runtime)) = (reason.is_empty(), self.usable.get_mut(&provider)) {
                     log::warn!("provider {provider} works without user namespaces only: {reason}");

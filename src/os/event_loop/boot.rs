@@ -189,6 +189,8 @@ fn prepare(
         providers: vec![config.default_provider.clone()],
         usable: Vec::new(),
         default_warning: None,
+        polling: Vec::new(),
+        idle: config.idle,
         unusable: missing.clone(),
         default_network: config.default_network.clone(),
         allow_host_network: config.allow_host_network,

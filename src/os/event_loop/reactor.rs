@@ -13,6 +13,7 @@
 
 mod ends;
 mod handover;
+mod rest;
 mod usage;
 
 use crate::api::response::Answer;
@@ -22,7 +23,7 @@ use crate::limits::{ACCEPT_PAUSE, ACCEPTS_AT_ONCE, HOLD, LAST_ANSWERS};
 use crate::model::instance::ExitCause;
 use crate::model::metrics::Turns;
 use crate::os::children::database::Database;
-use crate::os::children::probes::{Probes, Verdict};
+use crate::os::children::probes::Probes;
 use crate::os::children::pulls::PullChildren;
 use crate::os::children::reap::{Children, Role};
 use crate::os::event_loop::boot::{Boot, Listener, SocketFile};
@@ -457,16 +458,6 @@ impl Reactor {
         self.children.calm();
     }
 
-    /// Nothing of an earlier life is left, and it is known what can run here: servers may start.
-    fn follow_probes(&mut self, now: Now) {
-        if let Some(Verdict { usable, unusable }) = self.probes.verdict() {
-            let providers = usable.keys().cloned().collect();
-            self.lookups.ask(Question::Remember { runtimes: usable.values().cloned().collect() });
-            self.instances.provide(usable);
-            self.core.handle(Input::Swept { providers, unusable }, now);
-        }
-    }
-
     // --- 4: deadlines -------------------------------------------------------------------------------------------------
 
     fn pass_deadlines(&mut self, now: Now) {
@@ -499,7 +490,7 @@ impl Reactor {
         for question in self.clients.take_questions() {
             self.lookups.ask(question);
         }
-        while let Some(output) = self.core.poll_output() {
+        while let Some(output) = self.next_output(now) {
             match output {
                 Output::Answer { conn, answer } => {
                     if let Some(answer) = self.with_usage(conn, answer, now) {
@@ -555,6 +546,7 @@ impl Reactor {
                 Output::Reply { instance, bytes } => {
                     self.instances.reply(instance, bytes, (self.poll.registry(), &mut self.shares, now));
                 }
+                Output::Doze { instance } => self.instances.doze(instance),
                 Output::CloseStdin { instance } => {
                     self.instances.close_stdin(instance, (self.poll.registry(), &mut self.shares, now));
                 }

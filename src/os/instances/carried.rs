@@ -5,6 +5,7 @@ use crate::ids::InstanceId;
 use crate::model::instance::ExitCause;
 use crate::os::children::chores::Chores;
 use crate::os::children::launch_turns::LaunchTurns;
+use crate::os::instances::doze::{Doze, Woken};
 use crate::os::instances::pipes::Pipes;
 use crate::os::instances::pipes::carried::CarriedPipes;
 use crate::os::instances::reading::Last;
@@ -34,6 +35,8 @@ pub struct CarriedInstances {
     held: BTreeSet<(u64, InstanceId)>,
     turns: LaunchTurns,
     chores: Chores,
+    #[serde(default)]
+    woken: Woken,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -46,6 +49,9 @@ struct CarriedInstance {
     oom_kills_before: Option<u64>,
     flow: Flow,
     disk: Disk,
+    /// The kernel keeps it so.
+    #[serde(default)]
+    is_frozen: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -65,12 +71,13 @@ impl Instances {
             held: self.held.clone(),
             turns: self.turns.clone(),
             chores: self.chores.clone(),
+            woken: self.woken.clone(),
         }
     }
 
     pub fn adopt(&mut self, carried: CarriedInstances, registry: &Registry) -> io::Result<()> {
         (self.runtimes, self.held) = (carried.runtimes, carried.held);
-        (self.turns, self.chores) = (carried.turns, carried.chores);
+        (self.turns, self.chores, self.woken) = (carried.turns, carried.chores, carried.woken);
         for (id, instance) in carried.instances {
             self.adopt_one(id, instance, registry)?;
         }
@@ -95,6 +102,7 @@ impl Instances {
             CarriedProcess::Dead { cause, last } => Process::Dead { cause, last },
             CarriedProcess::Ended => Process::Ended,
         };
+        let doze = Doze::adopt(carried.is_frozen, cgroup.as_ref(), id, &mut self.woken);
         let is_dead = matches!(process, Process::Dead { .. });
         let hosted = Hosted {
             container_id: carried.container_id,
@@ -105,6 +113,7 @@ impl Instances {
             oom_kills_before: carried.oom_kills_before,
             flow: Flow { queued: false, ..carried.flow },
             disk: carried.disk,
+            doze,
         };
         let goes_on = is_dead || hosted.flow.large || hosted.pipes.has_more();
         self.map.insert(id, hosted);
@@ -133,6 +142,7 @@ impl Hosted {
             oom_kills_before: self.oom_kills_before,
             flow: self.flow.clone(),
             disk: self.disk.clone(),
+            is_frozen: matches!(self.doze, Doze::Frozen(_)),
         }
     }
 }

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 enum Job {
     Watch {
         instance: InstanceId,
-        cgroup: CgroupFiles,
+        cgroup: Box<CgroupFiles>,
         dirs: Vec<PathBuf>,
         volume: Option<PathBuf>,
     },
@@ -77,7 +77,7 @@ impl Meter {
     /// The last of `dirs` is of its volumes, and `volume` where it sees one of them.
     pub fn watch(&mut self, instance: InstanceId, cgroup: CgroupFiles, dirs: Vec<PathBuf>, volume: Option<PathBuf>) {
         self.last.insert(instance, Usage::default());
-        _ = self.jobs.try_send(Job::Watch { instance, cgroup, dirs, volume });
+        _ = self.jobs.try_send(Job::Watch { instance, cgroup: Box::new(cgroup), dirs, volume });
     }
 
     /// It fetches packages: how much of them is here is looked at every time.
@@ -151,7 +151,7 @@ impl Thread {
             };
             match job {
                 Ok(Job::Watch { instance, cgroup, dirs, volume }) => {
-                    let new = Watched { cgroup, dirs, volume, installs: false, last: None, whole: None };
+                    let new = Watched { cgroup: *cgroup, dirs, volume, installs: false, last: None, whole: None };
                     self.watched.insert(instance, new);
                 }
                 Ok(Job::Install { instance }) => {

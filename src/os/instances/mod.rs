@@ -4,6 +4,8 @@
 
 pub mod carried;
 pub mod disk_guard;
+mod doze;
+mod ends;
 mod fetched;
 pub mod meter;
 mod numbers;
@@ -15,14 +17,15 @@ pub mod reading;
 use crate::core::Core;
 use crate::core::contract::{Input, Now};
 use crate::ids::{IdMap, InstanceId, ServerId};
-use crate::limits::{BYTES_AT_ONCE, PIPE_BUFFER_FREE, STDIN_BEHIND_MAX, STDOUT_PIPE, WORK_PER_CALL};
+use crate::limits::{BYTES_AT_ONCE, PIPE_BUFFER_FREE, STDOUT_PIPE, WORK_PER_CALL};
 use crate::model::definition::Definition;
-use crate::model::instance::{Exit, ExitCause, LaunchFault, LaunchFaultKind, Packages, StopSignal};
+use crate::model::instance::{Exit, ExitCause, LaunchFault, LaunchFaultKind, Packages};
 use crate::os::children::chores::{Chores, Work};
 use crate::os::children::launch_turns::LaunchTurns;
 use crate::os::children::reap::{Children, Role};
 use crate::os::children::spawn;
 use crate::os::instances::carried::Disk;
+use crate::os::instances::doze::{Doze, Woken};
 use crate::os::instances::meter::Meter;
 use crate::os::instances::pace::Pace;
 use crate::os::instances::pipes::{Held, Pipes, Written};
@@ -30,13 +33,9 @@ use crate::os::instances::reading::{Last, Reading};
 use crate::os::net::descriptors::Descriptors;
 use crate::os::net::ports::Ports;
 use crate::sandbox::container::plan::{LaunchPlan, Layout, Networking, Report, Runs, Runtime, RuntimeKind};
-use crate::sandbox::container::signal;
 use crate::sandbox::host::cgroup::{CgroupFiles, Hierarchies, oom_kills_of_host};
 use crate::shares::{Owner, Shares, Short};
 use mio::Registry;
-use nix::errno::Errno;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
@@ -53,6 +52,7 @@ struct Hosted {
     oom_kills_before: Option<u64>,
     flow: Flow,
     disk: Disk,
+    doze: Doze,
 }
 
 /// How it answers.
@@ -140,6 +140,8 @@ pub struct Instances {
     pub pace: Pace,
     turns: LaunchTurns,
     chores: Chores,
+    /// Those that dozed and do so no more, for the core.
+    woken: Woken,
 }
 
 /// An instance that is to be launched.
@@ -179,6 +181,7 @@ impl Instances {
             held: BTreeSet::new(),
             pace: Pace::default(),
             turns: LaunchTurns::of_this_host(),
+            woken: Woken::new(),
         }
     }
 
@@ -250,8 +253,9 @@ impl Instances {
         }
         let process = Process::Launching { pid, report: Some(report) };
         let kind = plan.runtime.kind;
-        let flow = Flow::default();
-        self.map.insert(instance, Hosted { container_id, kind, pipes, process, cgroup, oom_kills_before, flow, disk });
+        let (flow, doze) = (Flow::default(), Doze::default());
+        let hosted = Hosted { container_id, kind, pipes, process, cgroup, oom_kills_before, flow, disk, doze };
+        self.map.insert(instance, hosted);
         Ok(())
     }
 
@@ -265,6 +269,7 @@ impl Instances {
     ) -> Result<(), Short> {
         // Its end is on its way to the core, and tells more.
         let Some(hosted) = self.map.get_mut(&instance) else { return Ok(()) };
+        hosted.doze.end(instance, &mut self.woken);
         hosted.flow.asked = true;
         if !hosted.flow.large && !hosted.flow.last_was_large {
             self.pace.asked(instance, now.mono_ms);
@@ -284,21 +289,10 @@ impl Instances {
         Err(short)
     }
 
-    /// There is no room for what waits for servers. The one that holds most of it has had its time to read; killed, it is a
-    /// crash like any other.
-    fn end_furthest_behind(&mut self, now: Now) {
-        let most = self.map.iter().max_by_key(|(_, hosted)| hosted.pipes.share.unread());
-        let Some((&instance, hosted)) = most else { return };
-        if hosted.pipes.share.behind_ms(now.mono_ms) >= STDIN_BEHIND_MAX.as_millis() as u64 {
-            let unread = hosted.pipes.share.unread();
-            log::error!("instance={instance} is killed: {unread} bytes wait for it, and there is no room for more");
-            self.signal(instance, StopSignal::Kill);
-        }
-    }
-
     /// An answer to what it asked itself.
     pub fn reply(&mut self, instance: InstanceId, bytes: Vec<u8>, (registry, shares, now): With<'_>) {
         let Some(hosted) = self.map.get_mut(&instance) else { return };
+        hosted.doze.end(instance, &mut self.woken);
         tell_dropped(instance, hosted.pipes.reply(bytes, shares, now.mono_ms));
         self.follow_stdin(instance, registry);
     }
@@ -317,32 +311,10 @@ impl Instances {
 
     pub fn close_stdin(&mut self, instance: InstanceId, (registry, shares, now): With<'_>) {
         if let Some(hosted) = self.map.get_mut(&instance) {
+            hosted.doze.end(instance, &mut self.woken);
             hosted.pipes.close_stdin(shares, now.mono_ms);
             self.follow_stdin(instance, registry);
         }
-    }
-
-    pub fn signal(&mut self, instance: InstanceId, signal: StopSignal) {
-        let Some(hosted) = self.map.get(&instance) else { return };
-        let sent = match (&hosted.process, signal) {
-            (Process::Dead { .. } | Process::Ended, _) | (Process::Launching { .. }, StopSignal::Term) => Ok(()),
-            // Its end without a report is a launch that failed; the clean-up finds whatever it had begun.
-            (Process::Launching { pid, .. }, StopSignal::Kill) => kill(Pid::from_raw(*pid), Signal::SIGKILL),
-            (Process::Running { pid }, signal) => signal::send(hosted.kind, *pid, signal),
-        };
-        // ESRCH: it has just ended, and the reaper will say so.
-        if let Err(e) = sent
-            && e != Errno::ESRCH
-        {
-            log::warn!("instance={instance} cannot be signalled: {e}");
-        }
-    }
-
-    /// It writes, and the disk is nearly full. Killed, it is a crash like any other; the launcher of the next one looks
-    /// whether there is room again.
-    pub fn end_greedy(&mut self, instance: InstanceId, free_bytes: u64) {
-        log::error!("instance={instance} is killed: it writes, and {free_bytes} bytes of the disk are left");
-        self.signal(instance, StopSignal::Kill);
     }
 
     pub fn discard(&mut self, instance: InstanceId, shares: &mut Shares, now: Now) {

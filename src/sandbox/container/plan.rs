@@ -108,6 +108,9 @@ pub struct Runtime {
     /// Global flags before the subcommand.
     pub args: Vec<String>,
     pub users: Users,
+    /// A sandbox in which nothing happens takes CPU time all the same.
+    #[serde(default)]
+    pub polls: bool,
 }
 
 /// The numbers of a container's users, as the host sees them.
@@ -293,6 +296,7 @@ mod tests {
                 binary: "/usr/bin/crun".into(),
                 args: vec![],
                 users: Users::Shifted,
+                polls: false,
             },
             layout: Layout { data_dir: "/d".into(), mark: "m".into() },
             networking: Networking::default(),

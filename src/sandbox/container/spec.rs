@@ -254,7 +254,8 @@ mod tests {
     }
 
     fn built(def: &Definition, image: Option<&ImageConfig>, kind: RuntimeKind) -> Value {
-        let runtime = Runtime { provider: "x".into(), kind, binary: "/x".into(), args: vec![], users: Users::Same };
+        let runtime =
+            Runtime { provider: "x".into(), kind, binary: "/x".into(), args: vec![], users: Users::Same, polls: false };
         let account = account::resolve(user(def, image), "node:x:1000:1001::/home/node:", "", Unlisted::Root).unwrap();
         let volumes = [(PathBuf::from("/data"), PathBuf::from("/host/data"))];
         let setting = Setting {

@@ -240,6 +240,7 @@ mod tests {
             binary: "/mnt/bin/crun".into(),
             args: vec![],
             users: Users::Shifted,
+            polls: false,
         };
         let networking = Networking { conf_dirs: vec!["/srv/cni".into()], ..Networking::default() };
         let layout = Layout { data_dir: "/media/stdiod".into(), mark: "x".into() };

@@ -12,6 +12,7 @@ use nix::unistd::Pid;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -122,6 +123,17 @@ impl Hierarchies {
             cpu: self.controller("cpuacct", cgroup),
             cpu_quota: self.controller("cpu", cgroup),
             pids: self.controller("pids", cgroup),
+            freezer: self.freezer(cgroup),
+        }
+    }
+
+    /// On v2 every cgroup can be frozen; on v1 a hierarchy of its own does that.
+    fn freezer(&self, cgroup: &Path) -> Option<Account> {
+        match (self.v1.get("freezer"), &self.v2) {
+            (Some(mount), _) => Some(Account::V1(below(mount, cgroup))),
+            // Beside controllers on v1 the runtime may not have put it into the other tree.
+            (None, Some(mount)) if self.v1.is_empty() => Some(Account::V2(below(mount, cgroup))),
+            (None, _) => None,
         }
     }
 
@@ -164,6 +176,7 @@ pub struct CgroupFiles {
     cpu: Option<Account>,
     cpu_quota: Option<Account>,
     pids: Option<Account>,
+    freezer: Option<Account>,
 }
 
 impl CgroupFiles {
@@ -230,6 +243,17 @@ impl CgroupFiles {
         text.is_ok_and(|text| field(&text, "oom_kill").unwrap_or(0) > 0)
     }
 
+    /// What freezes and thaws all that is in it. Opened once: the way to it may be barred for a while, whenever somebody makes or
+    /// removes a cgroup.
+    pub fn freezer(&self) -> io::Result<Freezer> {
+        let (file, words) = match &self.freezer {
+            Some(Account::V1(dir)) => (dir.join("freezer.state"), ["FROZEN", "THAWED"]),
+            Some(Account::V2(dir)) => (dir.join("cgroup.freeze"), ["1", "0"]),
+            None => return Err(io::Error::other("no cgroup of this host can be frozen")),
+        };
+        Ok(Freezer { file: fs::OpenOptions::new().write(true).open(file)?, words })
+    }
+
     /// The processes in it, as far as they can be told.
     pub fn processes(&self) -> Vec<i32> {
         let list = self.dirs.first().and_then(|dir| fs::read_to_string(dir.join("cgroup.procs")).ok());
@@ -247,9 +271,13 @@ impl CgroupFiles {
     }
 
     pub fn cpu_ms(&self) -> Option<u64> {
+        Some(self.cpu_us()? / 1000)
+    }
+
+    pub fn cpu_us(&self) -> Option<u64> {
         match self.cpu.as_ref()? {
-            Account::V1(dir) => Some(number(&dir.join("cpuacct.usage"))? / 1_000_000),
-            Account::V2(dir) => Some(field(&text_of(&dir.join("cpu.stat"))?, "usage_usec")? / 1000),
+            Account::V1(dir) => Some(number(&dir.join("cpuacct.usage"))? / 1000),
+            Account::V2(dir) => field(&text_of(&dir.join("cpu.stat"))?, "usage_usec"),
         }
     }
 
@@ -299,6 +327,22 @@ impl CgroupFiles {
         for dir in &self.dirs {
             let _ = fs::remove_dir(dir);
         }
+    }
+}
+
+/// Of one cgroup. A process in it gets no CPU from `freeze` to `thaw`, and on v1 no signal either.
+pub struct Freezer {
+    file: fs::File,
+    words: [&'static str; 2],
+}
+
+impl Freezer {
+    pub fn freeze(&self) -> io::Result<()> {
+        self.file.write_all_at(self.words[0].as_bytes(), 0)
+    }
+
+    pub fn thaw(&self) -> io::Result<()> {
+        self.file.write_all_at(self.words[1].as_bytes(), 0)
     }
 }
 

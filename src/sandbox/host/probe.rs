@@ -2,7 +2,7 @@
 //! same launcher as every other, with a time limit: some platforms hang instead of failing.
 
 use crate::config::Provider;
-use crate::limits::{PROBE_TIMEOUT, QUEUE_DEFAULT, REPORT_MAX};
+use crate::limits::{IDLE_LOOK, IDLE_LOOKS, IDLE_POLLS_PART, PROBE_TIMEOUT, QUEUE_DEFAULT, REPORT_MAX};
 use crate::model::definition::{CrashLoop, Definition, Framing, Health, ResourceLimits, RestartPolicy, Source};
 use crate::model::instance::Packages;
 use crate::sandbox::cleanup::discard::discard;
@@ -10,6 +10,7 @@ use crate::sandbox::container::launch;
 use crate::sandbox::container::plan::{LaunchPlan, Layout, Networking, Report, Runtime, RuntimeKind, Users};
 use crate::sandbox::container::rootfs::PrivateMounts;
 use crate::sandbox::container::users::Shift;
+use crate::sandbox::host::cgroup::Hierarchies;
 use nix::fcntl::OFlag;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -36,7 +37,14 @@ const USUAL_DIRS: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin",
 pub fn find(name: &str, provider: &Provider) -> Result<Runtime, String> {
     if provider.kind == RuntimeKind::Plain {
         let (binary, args) = (PathBuf::new(), Vec::new());
-        return Ok(Runtime { provider: name.to_owned(), kind: provider.kind, binary, args, users: Users::Same });
+        return Ok(Runtime {
+            provider: name.to_owned(),
+            kind: provider.kind,
+            binary,
+            args,
+            users: Users::Same,
+            polls: false,
+        });
     }
     let wanted = provider.binary.display();
     let binary = match provider.binary.is_absolute() {
@@ -51,7 +59,7 @@ pub fn find(name: &str, provider: &Provider) -> Result<Runtime, String> {
         RuntimeKind::Native => Users::Shifted,
         RuntimeKind::Gvisor | RuntimeKind::Plain => Users::Same,
     };
-    Ok(Runtime { provider: name.to_owned(), kind: provider.kind, binary, args, users })
+    Ok(Runtime { provider: name.to_owned(), kind: provider.kind, binary, args, users, polls: false })
 }
 
 fn flags(program: &str) -> Vec<String> {
@@ -111,9 +119,10 @@ pub fn remember(layout: &Layout, runtimes: &[Runtime]) {
     _ = fs::write(memory(layout), known.join("\n"));
 }
 
-/// With its users as they were when it worked.
+/// As it was when it worked.
 pub fn among(known: &[String], runtime: &Runtime) -> Option<Runtime> {
-    let as_found = [runtime.users, Users::Same].map(|users| Runtime { users, ..runtime.clone() });
+    let variants = [(runtime.users, false), (runtime.users, true), (Users::Same, false), (Users::Same, true)];
+    let as_found = variants.map(|(users, polls)| Runtime { users, polls, ..runtime.clone() });
     as_found.into_iter().find(|runtime| known.contains(&fingerprint(runtime)))
 }
 
@@ -125,8 +134,8 @@ pub fn fingerprint(runtime: &Runtime) -> String {
     Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// For `/proc/self/exe`: `try_run` in a process of its own. Exit code 0, and on stdout why not with shifted users, if so;
-/// or 1 and the reason on stdout.
+/// For `/proc/self/exe`: `try_run` in a process of its own. Exit code 0, and on stdout `POLLS` if that is so, or why not with
+/// shifted users; or 1 and the reason on stdout.
 pub fn args(runtime: &Runtime, layout: &Layout) -> Vec<OsString> {
     let runtime = serde_json::to_string(runtime).expect("a runtime is plain data");
     let daemon = std::process::id().to_string();
@@ -148,10 +157,14 @@ pub fn main(args: &[OsString]) -> i32 {
     }
     let layout = Layout { data_dir: PathBuf::from(data_dir), mark: mark.to_owned() };
     let (reason, code) = match (try_run(&runtime, &layout), runtime.users) {
-        (Ok(()), _) => return 0,
+        (Ok(Idle::Rests), _) => return 0,
+        (Ok(Idle::Polls), _) => {
+            println!("{POLLS}");
+            return 0;
+        }
         (Err(reason), Users::Same) => (reason, 1),
         (Err(reason), Users::Shifted) => match try_run(&Runtime { users: Users::Same, ..runtime }, &layout) {
-            Ok(()) => (reason, 0),
+            Ok(_) => (reason, 0),
             Err(reason) => (reason, 1),
         },
     };
@@ -164,15 +177,26 @@ pub fn container_id(pid: i32) -> String {
     format!("probe-{pid}")
 }
 
+/// What a sandbox does in which nothing happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Idle {
+    Rests,
+    /// It takes CPU time, as gVisor builds do that look for work every few hundred microseconds.
+    Polls,
+}
+
+/// What the probe says of one that does.
+pub const POLLS: &str = "idle sandboxes take CPU time";
+
 /// Runs a container that echoes one line. Makes the calling process a subreaper and waits for children of it: to be
 /// called in a process that has no others.
-pub fn try_run(runtime: &Runtime, layout: &Layout) -> Result<(), String> {
+pub fn try_run(runtime: &Runtime, layout: &Layout) -> Result<Idle, String> {
     // SAFETY: takes no pointers.
     unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
     let id = container_id(std::process::id().cast_signed());
     let plan = LaunchPlan {
         container_id: id.clone(),
-        definition: trivial(&["/bin/sh", "-c", "read line; echo \"$line\""]),
+        definition: trivial(&["/bin/sh", "-c", "while read line; do echo \"$line\"; done"]),
         packages: Packages::AsKept,
         runtime: runtime.clone(),
         layout: layout.clone(),
@@ -188,7 +212,7 @@ pub fn try_run(runtime: &Runtime, layout: &Layout) -> Result<(), String> {
     };
     let cleared = discard(layout, &id).map_err(|e| format!("it cannot be cleared away: {e}"));
     while waitpid(None, Some(WaitPidFlag::WNOHANG)).is_ok_and(|s| s != WaitStatus::StillAlive) {}
-    tried.and(cleared)
+    tried.and_then(|idle| cleared.map(|()| idle))
 }
 
 /// The container below has no image. What one needs of the kernel beyond it is tried here, in a mount namespace that is
@@ -199,7 +223,7 @@ fn show_layers(plan: &LaunchPlan) -> Result<(), String> {
     shift.try_layers(&mounts, &plan.layout).map_err(|fault| fault.message)
 }
 
-fn echo(plan: &LaunchPlan) -> Result<(), String> {
+fn echo(plan: &LaunchPlan) -> Result<Idle, String> {
     let deadline = Instant::now() + PROBE_TIMEOUT;
     let said = |e: &dyn std::fmt::Display| format!("starting the launcher: {e}");
     let (report, report_in) = pipe2(OFlag::O_CLOEXEC).map_err(|e| said(&e))?;
@@ -222,15 +246,41 @@ fn echo(plan: &LaunchPlan) -> Result<(), String> {
         Ok(Report::Failed(fault)) => return Err(fault.message),
         Err(_) => return Err("the launcher died without a word".to_owned()),
     };
-    let sent = stdin.map(|mut stdin| stdin.write_all(b"alive\n"));
-    let answer = stdout.map(|stdout| read_all(stdout.into())).and_then(|out| receive(&out, left()));
+    let said = stdout.map(|stdout| read_all(stdout.into()));
+    let sent = stdin.map(|mut stdin| {
+        let sent = stdin.write_all(b"alive\n");
+        (sent, idle(plan))
+    });
+    let (sent, idle) = sent.map_or((None, Idle::Rests), |(sent, idle)| (Some(sent), idle));
+    let answer = said.and_then(|out| receive(&out, left()));
     match (sent, answer.as_deref(), exit_code(pid, deadline)) {
-        (Some(Ok(())), Some(b"alive\n"), Some(0)) => Ok(()),
+        (Some(Ok(())), Some(b"alive\n"), Some(0)) => Ok(idle),
         // It ran and it spoke; who saw its end first is no matter.
-        (_, Some(b"alive\n"), None) => Ok(()),
+        (_, Some(b"alive\n"), None) => Ok(idle),
         (_, Some(b"alive\n"), Some(code)) => Err(format!("a trivial container exited with {code} instead of 0")),
         (_, _, _) => Err("a trivial container started, but did not answer".to_owned()),
     }
+}
+
+/// What a sandbox takes that has answered and has nothing to do. Looked at several times: what it does to come to rest, or what a
+/// busy host makes of it, is no polling. Only a kernel of its own could have a reason to poll.
+fn idle(plan: &LaunchPlan) -> Idle {
+    if plan.runtime.kind != RuntimeKind::Gvisor {
+        return Idle::Rests;
+    }
+    let cgroup = Hierarchies::of_this_host().map(|all| all.instance(&plan.layout, &plan.container_id));
+    let Some(cgroup) = cgroup else { return Idle::Rests };
+    let mut before = None;
+    for _ in 0..=IDLE_LOOKS {
+        std::thread::sleep(IDLE_LOOK);
+        let Some(now_us) = cgroup.cpu_us() else { return Idle::Rests };
+        let least_us = IDLE_LOOK.as_micros() as u64 / IDLE_POLLS_PART;
+        if before.is_some_and(|before| now_us - before < least_us) {
+            return Idle::Rests;
+        }
+        before = Some(now_us);
+    }
+    Idle::Polls
 }
 
 /// In a thread, so that the wait for it can have an end.
@@ -296,5 +346,6 @@ pub fn trivial(cmd: &[&str]) -> Definition {
         install_timeout_ms: PROBE_TIMEOUT.as_millis() as u64,
         health: Health::default(),
         crash_loop: CrashLoop::default(),
+        idle: crate::model::definition::Idle::default(),
     }
 }

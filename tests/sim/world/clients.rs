@@ -51,7 +51,8 @@ impl World {
                 self.ask(Ask::Delete { server, volumes }, Question::Delete { name, volumes, life });
             }
             8 => {
-                let fields: Map<_, _> = match self.rng.below(4) {
+                let fields: Map<_, _> = match self.rng.below(5) {
+                    4 => json!({ "idle": self.some_idle() }),
                     3 => json!({ "health": { "heartbeat_ms": 200 + self.rng.below(5_000) } }),
                     0 => json!({ "max_in_flight": 1 + self.rng.below(4) }),
                     1 => json!({ "cmd": ["other"] }),
@@ -130,6 +131,7 @@ impl World {
             1 => CrashLoop { max_attempts: Some(3), ..CrashLoop::default() },
             _ => CrashLoop::default(),
         };
+        definition.idle = self.some_idle();
         definition
     }
 

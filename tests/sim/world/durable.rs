@@ -79,7 +79,11 @@ pub(super) fn new_core(rng: &mut Rng, decisions: Vec<Decision>) -> Core {
 }
 
 fn swept() -> Input<'static> {
-    Input::Swept { providers: vec!["crun".to_string(), "gvisor".to_string()], unusable: Vec::new() }
+    Input::Swept {
+        providers: vec!["crun".to_string(), "gvisor".to_string()],
+        unusable: Vec::new(),
+        polling: Vec::new(),
+    }
 }
 
 impl World {
@@ -209,6 +213,7 @@ impl World {
             },
             StoreOp::SetDesired { .. }
             | StoreOp::SaveStatus { .. }
+            | StoreOp::SaveCatalogue { .. }
             | StoreOp::InsertToken { .. }
             | StoreOp::DeleteToken { .. }
             | StoreOp::RotateKey

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use stdiod::api::request::Ask;
 use stdiod::core::contract::Input;
 use stdiod::ids::{InstanceId, ServerId};
+use stdiod::model::definition::IdleMode;
 use stdiod::model::status::StatusView;
 
 impl World {
@@ -63,6 +64,7 @@ impl World {
         match process.stage {
             Stage::Launching if process.killed => self.launch_fails(instance),
             Stage::Launching => self.launched(instance),
+            Stage::Running if process.frozen => {}
             Stage::Dead | Stage::Running if process.installs => self.install_exits(instance),
             Stage::Dead => self.exits(instance),
             Stage::Running if process.told_to_stop || process.killed || !process.stdout_open => self.exits(instance),
@@ -84,7 +86,8 @@ impl World {
             assert!(view.in_flight == 0 && view.waiting == 0);
             assert_eq!(self.told[id].1, view.status, "what the watcher was told");
             let has_process = self.processes.values().any(|p| p.server == view.definition.name);
-            assert_eq!(has_process, view.status.container_status() == "running", "{:?}", view.status);
+            let dozes = view.asleep.is_some_and(|asleep| asleep.mode == IdleMode::Doze);
+            assert_eq!(has_process, dozes || view.status.container_status() == "running", "{:?}", view.status);
         }
         self.check_records();
     }

@@ -132,7 +132,9 @@ impl Replies<'_> {
             jsonrpc::forwarded(call, &request.method, params.as_deref())
         };
         let kind = (Caller::Mcp, MethodClass::of(&request.method));
+        let used_ms = peers.used_before(peer, &request.method);
         let sent = peers.submit(peer, Some(&request.owner), None, kind, line, self.effects);
+        peers.was_no_use(peer, used_ms);
         let record = record(self.effects);
         self.sent_stateless(peer, post, request, (sent, token), Era::Stateless, record);
     }
@@ -227,7 +229,9 @@ impl Replies<'_> {
             jsonrpc::forwarded(call, &request.method, Some(&params))
         };
         let kind = (Caller::Mcp, MethodClass::of(&request.method));
+        let used_ms = peers.used_before(peer, &request.method);
         let sent = peers.submit(peer, Some(&request.owner), None, kind, line, self.effects);
+        peers.was_no_use(peer, used_ms);
         let record = record(self.effects);
         self.sent_stateless(peer, post, request, (sent, token), Era::StatelessOverSessions, record);
         if request.level.is_some() {
@@ -313,15 +317,22 @@ pub(in crate::core) fn stateless_result(forwarded: &ForwardedRequest, call: Call
         return text.as_bytes().to_vec();
     }
     log::trace!("call={call} is answered in the other era");
-    let mut extra = String::from(r#""resultType":"complete""#);
     match forwarded.kind {
-        RequestKind::Cacheable => extra += &format!(r#","ttlMs":{LIST_TTL_MS},"cacheScope":"private""#),
-        RequestKind::ReadResource => extra += r#","ttlMs":0,"cacheScope":"private""#,
-        RequestKind::Plain | RequestKind::Subscribe(_) | RequestKind::Unsubscribe(_) => {}
+        RequestKind::Cacheable => cacheable(text),
+        RequestKind::ReadResource => with_hints(text, r#","ttlMs":0,"cacheScope":"private""#),
+        RequestKind::Plain | RequestKind::Subscribe(_) | RequestKind::Unsubscribe(_) => with_hints(text, ""),
     }
-    let inner = text[1..].trim_ascii_start();
+}
+
+/// An object, as the newer version has a list.
+pub(in crate::core) fn cacheable(text: &str) -> Vec<u8> {
+    with_hints(text, &format!(r#","ttlMs":{LIST_TTL_MS},"cacheScope":"private""#))
+}
+
+fn with_hints(text: &str, hints: &str) -> Vec<u8> {
+    let inner = text.get(1..).unwrap_or("}").trim_ascii_start();
     let comma = if inner.starts_with('}') { "" } else { "," };
-    format!("{{{extra}{comma}{inner}").into_bytes()
+    format!(r#"{{"resultType":"complete"{hints}{comma}{inner}"#).into_bytes()
 }
 
 impl Mcp {
